@@ -1,0 +1,25 @@
+# Every recipe bootstraps what it needs from python3, pip and make.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+UV := .tools/bin/uv
+export PYTHONDONTWRITEBYTECODE ?= 0
+
+export UV_LINK_MODE ?= copy
+
+.PHONY: demo test test-slow test-peers test-browser check fmt docs lock install clean equation
+
+install: $(VENV)/.installed
+
+$(UV):
+	$(PYTHON) -m pip install --quiet --disable-pip-version-check --target .tools uv
+
+$(VENV)/.installed: requirements.lock pyproject.toml | $(UV)
+	test -d $(VENV) || $(UV) venv --quiet --python $(PYTHON) $(VENV)
+	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(UV) pip sync --quiet requirements.lock
+	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(UV) pip install --quiet --no-deps -e .
+	touch $@
+
+lock: | $(UV)
+	$(UV) pip compile --quiet --universal --generate-hashes --python-version 3.11 --all-extras \
+	  --no-emit-index-url --no-emit-find-links --no-header pyproject.toml -o requirements.lock

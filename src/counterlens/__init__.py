@@ -1,0 +1,3 @@
+"""counterlens: the debugger for image classifiers."""
+
+__version__ = "0.1.0"

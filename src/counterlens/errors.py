@@ -1,0 +1,37 @@
+"""Everything counterlens raises on purpose.
+
+CounterlensError            base: one clear line for the user, exit code 2
+├── InputError              something given does not fit: what came, what was expected, what to type
+├── MissingExtra            an optional dependency is not installed
+├── RunExists               a run folder would have been overwritten
+├── DoctorRefused           the classifier is wrapped wrongly, exit code 3
+└── TrainingFailed          a loss stopped being finite: step, term and last good checkpoint named
+"""
+
+
+class CounterlensError(Exception):
+    """Base of all errors whose text is meant for the user."""
+
+    exit_code = 2
+
+
+class InputError(CounterlensError):
+    """Something given does not fit."""
+
+
+class MissingExtra(CounterlensError):
+    """An optional dependency is not installed."""
+
+
+class RunExists(CounterlensError):
+    """A run folder would have been overwritten."""
+
+
+class DoctorRefused(CounterlensError):
+    """The classifier is wrapped wrongly, so no number about it would mean anything."""
+
+    exit_code = 3
+
+
+class TrainingFailed(CounterlensError):
+    """Training stopped because a loss term was no longer finite."""

@@ -1,0 +1,24 @@
+"""Shared by all tests: one thread budget, seeded generators, the path of optional outside data."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+torch.set_num_threads(2)
+
+
+@pytest.fixture
+def rng() -> torch.Generator:
+    """A seeded generator, fresh for each test."""
+    return torch.Generator().manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The folder of outside data sets; tests that want it skip where it is absent."""
+    folder = Path(os.environ.get("COUNTERLENS_DATA", Path(__file__).parents[2] / "shared" / "data"))
+    if not folder.is_dir():
+        pytest.skip("outside data absent: set COUNTERLENS_DATA to a folder of packed sets")
+    return folder
