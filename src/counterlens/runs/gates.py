@@ -1,0 +1,77 @@
+"""Gates: `accuracy.top1>=0.9` turns a run into a release decision."""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from counterlens.errors import InputError
+from counterlens.runs.number import Number
+
+_FORM = re.compile(r"^\s*([\w.\-]+?)(?:\.(low|high))?\s*(>=|<=|>|<)\s*([-+]?[\d.]+(?:[eE][-+]?\d+)?)\s*$")
+_TESTS = {
+    ">=": lambda a, b: a >= b,
+    "<=": lambda a, b: a <= b,
+    ">": lambda a, b: a > b,
+    "<": lambda a, b: a < b,
+}
+
+
+@dataclass(frozen=True)
+class Gate:
+    """One requirement on one number, or on a bound of its interval."""
+
+    key: str
+    part: str
+    sign: str
+    bound: float
+    text: str
+
+
+@dataclass(frozen=True)
+class GateResult:
+    """A gate and how it went."""
+
+    gate: Gate
+    value: float | None
+    passed: bool
+    why: str
+
+
+def parse_gate(text: str) -> Gate:
+    """Read `KEY>=NUMBER`; `KEY.low` and `KEY.high` gate on the interval."""
+    found = _FORM.match(text)
+    if not found:
+        raise InputError(
+            f"--require got {text!r}, expected KEY>=NUMBER (or <=, >, <), "
+            'for example "accuracy.top1>=0.9" or "accuracy.top1.low>=0.9".'
+        )
+    key, part, sign, bound = found.groups()
+    try:
+        limit = float(bound)
+    except ValueError:
+        raise InputError(f"--require got {text!r}: {bound!r} is not a number.") from None
+    return Gate(key, part or "value", sign, limit, text.strip())
+
+
+def check_gates(gates: Iterable[Gate], numbers: Mapping[str, Number]) -> list[GateResult]:
+    """Try each gate; one on a number without a value, or not to be quoted, fails.
+
+    A gate that names a number the run has not at all is an input error: most likely a typo.
+    """
+    results = []
+    for gate in gates:
+        number = numbers.get(gate.key)
+        if number is None:
+            near = get_close_matches(gate.key, numbers, n=3, cutoff=0.4)
+            hint = f" Near: {', '.join(near)}." if near else ""
+            raise InputError(f"--require names {gate.key!r}, which this run has not.{hint}")
+        value = getattr(number, gate.part)
+        if value is None:
+            results.append(GateResult(gate, None, False, number.reason or "no value"))
+        elif number.trust and number.trust.get("verdict") == "do not quote":
+            results.append(GateResult(gate, value, False, "the number must not be quoted"))
+        else:
+            passed = bool(_TESTS[gate.sign](value, gate.bound))
+            results.append(GateResult(gate, value, passed, f"{gate.part} {value:.6g}"))
+    return results

@@ -1,0 +1,83 @@
+"""Number: a value that never travels without its n, its interval and its protocol."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """One measured scalar.
+
+    Args:
+        value: the measurement; None when it could not be made, then `reason` says why.
+        n: how many images (or points, or pairs) it rests on.
+        low, high: 95 % interval; equal to `value` when exact.
+        protocol: how it was measured, in one readable line.
+        reason: why there is no value.
+        trust: for attack results: verdict, flags and reasons.
+    """
+
+    value: float | None
+    n: int
+    low: float | None
+    high: float | None
+    protocol: str
+    reason: str | None = None
+    trust: Mapping[str, Any] | None = field(default=None)
+
+    def __post_init__(self) -> None:
+        for name in ("value", "low", "high"):
+            number = getattr(self, name)
+            if number is not None and not math.isfinite(number):
+                raise ValueError(f"{name} is {number}; a Number is finite, or None with a reason")
+        if self.value is None and not self.reason:
+            raise ValueError("a Number without a value needs a reason")
+        if None not in (self.value, self.low, self.high) and not (
+            self.low - 1e-12 <= self.value <= self.high + 1e-12  # type: ignore[operator]
+        ):
+            raise ValueError(f"{self.value} lies outside its interval [{self.low}, {self.high}]")
+
+    @classmethod
+    def missing(cls, reason: str, protocol: str, n: int = 0) -> "Number":
+        """A number that could not be measured."""
+        return cls(None, n, None, None, protocol, reason)
+
+    def to_json(self) -> dict[str, Any]:
+        """The form in which result.json stores it."""
+        out: dict[str, Any] = {
+            "value": self.value,
+            "n": self.n,
+            "low": self.low,
+            "high": self.high,
+            "protocol": self.protocol,
+        }
+        if self.reason is not None:
+            out["reason"] = self.reason
+        if self.trust is not None:
+            out["trust"] = dict(self.trust)
+        return out
+
+    @classmethod
+    def from_json(cls, row: Mapping[str, Any]) -> "Number":
+        """Read back what `to_json` wrote."""
+        return cls(
+            row["value"],
+            row["n"],
+            row["low"],
+            row["high"],
+            row["protocol"],
+            row.get("reason"),
+            row.get("trust"),
+        )
+
+
+def key_part(text: str) -> str:
+    """A piece of a result key: `l2:8/255` becomes `l2-8_255`.
+
+    >>> key_part("linf:8/255"), key_part("street view")
+    ('linf-8_255', 'street_view')
+    """
+    text = text.strip().replace("/", "_").replace(":", "-").replace(" ", "_")
+    return "".join(c if c.isalnum() or c in "-_." else "_" for c in text)
