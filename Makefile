@@ -23,3 +23,39 @@ $(VENV)/.installed: requirements.lock pyproject.toml | $(UV)
 lock: | $(UV)
 	$(UV) pip compile --quiet --universal --generate-hashes --python-version 3.11 --all-extras \
 	  --no-emit-index-url --no-emit-find-links --no-header pyproject.toml -o requirements.lock
+
+demo: install
+	$(BIN)/counterlens audit zoo:cifar10-plain-small sample:cifar10 \
+	  --calibrate sample:cifar10-calibration --ood noise:uniform --ood noise:smooth
+
+test: install
+	$(BIN)/pytest
+
+test-slow: install
+	$(BIN)/pytest -m slow
+
+test-browser: install
+	COUNTERLENS_BROWSER=required $(BIN)/pytest tests/journeys/test_browser.py
+
+check: install
+	$(BIN)/ruff format --check src tests tools benchmarks examples
+	$(BIN)/ruff check src tests tools benchmarks examples
+	$(BIN)/mypy --strict src
+	$(BIN)/lint-imports
+	$(BIN)/python tools/equations.py --verify
+
+fmt: install
+	$(BIN)/ruff format src tests tools benchmarks examples
+	$(BIN)/ruff check --fix src tests tools benchmarks examples
+
+docs: install
+	$(BIN)/python tools/equations.py --write docs/equations.md
+
+equation: install
+	$(BIN)/python tools/equations.py $(KEY)
+
+bench-%: install
+	$(BIN)/python benchmarks/bench_$*.py $(ARGS)
+
+clean:
+	rm -rf $(VENV) $(VENV)-peers .tools .cache build dist

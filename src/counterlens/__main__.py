@@ -1,0 +1,5 @@
+"""python -m counterlens."""
+
+from counterlens.cli import main
+
+main()
