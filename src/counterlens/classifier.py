@@ -58,6 +58,30 @@ class Classifier(nn.Module):
         return out if isinstance(out, Tensor) else unwrap(out)
 
 
+def numbered(count: int) -> tuple[str, ...]:
+    """Names for classes nobody named: "0", "1", …"""
+    return tuple(str(i) for i in range(count))
+
+
+def pick_device(name: str = "auto") -> torch.device:
+    """The device of that name; "auto" takes CUDA, then Apple's MPS, then the CPU."""
+    if name == "auto":
+        if torch.cuda.is_available():
+            return torch.device("cuda")
+        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise InputError(f"no device {name!r}. Use auto, cpu, cuda, cuda:1 or mps.") from error
+    absent = {
+        "cuda": not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count(),
+        "mps": not torch.backends.mps.is_available(),
+    }
+    if absent.get(device.type, False):
+        raise InputError(f"device {name} is not there on this machine. Use --device auto or cpu.")
+    return device
+
+
 def unwrap(out: object) -> Tensor:
     """The logits inside a Hugging Face style output object."""
     logits = getattr(out, "logits", None)

@@ -1,0 +1,62 @@
+"""Classifiers from anywhere: `load(spec)`.
+
+One file per source; its library is imported only when a spec asks for it.
+"""
+
+from pathlib import Path
+
+from counterlens.classifier import Classifier, pick_device
+from counterlens.models.specs import SCHEMES, ModelSpec, parse
+
+
+def load(spec: str, *, device: str = "auto", trust_remote_code: bool = False) -> Classifier:
+    """The classifier a spec names, ready to be asked: eval mode, weights frozen.
+
+    Args:
+        spec: `zoo:NAME`, `timm:NAME[.TAG]`, `timm:NAME@FILE`, `torchvision:NAME[@WEIGHTS]`,
+            `hf:ORG/NAME`, `robustbench:NAME@FILE`, `FILE.py:FACTORY` or a checkpoint folder.
+        device: "auto", "cpu", "cuda", "cuda:1" or "mps".
+        trust_remote_code: allow code that comes with the weights: a hub model's own Python files,
+            pickled objects in a checkpoint. Off, such files are refused and nothing is run.
+    """
+    where = pick_device(device)
+    parsed = parse(spec)
+    classifier = _open(parsed, trust=trust_remote_code)
+    classifier.card.setdefault("spec", str(parsed))
+    return classifier.to(where).eval().requires_grad_(False)
+
+
+def _open(spec: ModelSpec, *, trust: bool) -> Classifier:
+    match spec.scheme:
+        case "zoo":
+            from counterlens import zoo
+            from counterlens.models import checkpoint
+
+            return checkpoint.load(zoo.folder(spec.name))
+        case "folder":
+            from counterlens.models import checkpoint
+
+            return checkpoint.load(Path(spec.name).expanduser())
+        case "file":
+            from counterlens.models.files import load_factory
+
+            return load_factory(spec)
+        case "timm":
+            from counterlens.models.timm_models import load_timm
+
+            return load_timm(spec, trust=trust)
+        case "torchvision":
+            from counterlens.models.torchvision_models import load_torchvision
+
+            return load_torchvision(spec, trust=trust)
+        case "hf":
+            from counterlens.models.hf_models import load_hf
+
+            return load_hf(spec, trust=trust)
+        case _:
+            from counterlens.models.robustbench_models import load_robustbench
+
+            return load_robustbench(spec, trust=trust)
+
+
+__all__ = ["SCHEMES", "ModelSpec", "load", "parse"]

@@ -1,0 +1,120 @@
+"""Model specs: `scheme:name[@weights]`, `FILE.py:FACTORY`, or a checkpoint folder.
+
+Read as text alone; nothing is opened or imported, so a typing mistake is found at once.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+
+from counterlens.errors import InputError
+
+SCHEMES = {
+    "zoo": "zoo:NAME",
+    "timm": "timm:NAME[.TAG] or timm:NAME@FILE",
+    "torchvision": "torchvision:NAME[@WEIGHTS or @FILE]",
+    "hf": "hf:ORG/NAME[@REVISION] or hf:FOLDER",
+    "robustbench": "robustbench:NAME@FILE",
+}
+_WEIGHTS = (".pt", ".pth", ".th", ".ckpt", ".safetensors", ".tar", ".bin")
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """A model spec taken apart.
+
+    Args:
+        scheme: a key of SCHEMES, or "file" (FILE.py:FACTORY), or "folder" (a checkpoint).
+        name: what stands after the scheme; the path for "file" and "folder".
+        weights: what stands after "@"; the factory for "file".
+    """
+
+    scheme: str
+    name: str
+    weights: str | None = None
+
+    def __str__(self) -> str:
+        if self.scheme == "file":
+            return f"{self.name}:{self.weights}"
+        if self.scheme == "folder":
+            return self.name
+        return f"{self.scheme}:{self.name}" + (f"@{self.weights}" if self.weights else "")
+
+    @property
+    def weights_file(self) -> Path | None:
+        """The weights as a path where they look like one, whether or not it exists."""
+        if self.weights is None:
+            return None
+        path = Path(self.weights).expanduser()
+        looks = path.suffix.lower() in _WEIGHTS or "/" in self.weights or "\\" in self.weights
+        return path if looks or path.is_file() else None
+
+
+def parse(text: str) -> ModelSpec:
+    """Take a spec apart; refuse what no loader could mean.
+
+    >>> parse("timm:resnet18.a1_in1k")
+    ModelSpec(scheme='timm', name='resnet18.a1_in1k', weights=None)
+    >>> parse("nets/mine.py:build")
+    ModelSpec(scheme='file', name='nets/mine.py', weights='build')
+    """
+    text = text.strip()
+    if not text:
+        raise InputError(f"the model spec is empty, expected {_forms()}.")
+    factory = re.fullmatch(r"(?P<path>.+\.py):(?P<name>[^:/\\]*)", text)
+    if factory:
+        return _factory(factory["path"], factory["name"])
+    scheme = re.match(r"(?P<scheme>[A-Za-z][\w+-]+):(?P<rest>.*)", text)
+    if scheme and scheme["scheme"] in SCHEMES:
+        return _schemed(scheme["scheme"], scheme["rest"], text)
+    if Path(text).expanduser().is_dir():
+        return ModelSpec("folder", text)
+    if scheme:
+        near = suggest(scheme["scheme"], SCHEMES)
+        raise InputError(f"{text}: unknown scheme {scheme['scheme']!r}{near}. Known: {_forms()}.")
+    raise InputError(_not_a_model(text))
+
+
+def suggest(name: str, known: Iterable[str], *, prefix: str = "") -> str:
+    """' (did you mean …?)' for a mistyped name, or nothing when no known name is near.
+
+    >>> suggest("tim", ["timm", "zoo"])
+    ' (did you mean timm?)'
+    """
+    near = get_close_matches(name, list(known), n=3, cutoff=0.6)
+    return f" (did you mean {' or '.join(prefix + n for n in near)}?)" if near else ""
+
+
+def _factory(path: str, name: str) -> ModelSpec:
+    if not name.isidentifier():
+        raise InputError(
+            f"{path}:{name} names no factory, expected FILE.py:FACTORY with a Python name, "
+            f"e.g. {path}:build."
+        )
+    return ModelSpec("file", path, name)
+
+
+def _schemed(scheme: str, rest: str, text: str) -> ModelSpec:
+    name, at, weights = rest.partition("@")
+    if not name or (at and not weights):
+        raise InputError(f"{text} is not whole, expected {SCHEMES[scheme]}.")
+    return ModelSpec(scheme, name, weights or None)
+
+
+def _forms() -> str:
+    return ", ".join([*SCHEMES.values(), "FILE.py:FACTORY", "a checkpoint folder"])
+
+
+def _not_a_model(text: str) -> str:
+    suffix = Path(text).suffix.lower()
+    if suffix == ".py":
+        return f"{text} lacks a factory. Add the function that makes the model: {text}:FACTORY."
+    if suffix in _WEIGHTS:
+        return (
+            f"{text} is a file of weights without an architecture. "
+            f"Name it: timm:NAME@{text}, torchvision:NAME@{text} or robustbench:NAME@{text}."
+        )
+    hint = f" For a timm model type timm:{text}." if re.fullmatch(r"[\w.]+", text) else ""
+    return f"no model {text!r}: there is no such folder, and it is none of {_forms()}.{hint}"

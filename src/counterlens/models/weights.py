@@ -1,0 +1,161 @@
+"""Weight files: read without running code, unwrapped, fitted strictly, hashed.
+
+Differs: a checkpoint that holds both raw and averaged (EMA) weights gives the averaged ones, as
+timm's own evaluation does; the card says which entry was taken.
+"""
+
+import hashlib
+import pickle
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from counterlens.errors import InputError
+
+State = dict[str, Tensor]
+
+_ENTRIES = (
+    *("state_dict_ema", "model_ema", "ema_state_dict", "ema"),
+    *("state_dict", "model_state_dict", "model", "net", "weights"),
+)
+_PREFIXES = ("module.", "_orig_mod.", "model.", "net.", "attacker.model.", "backbone.")
+
+
+def read_state(path: Path, *, trust: bool = False) -> tuple[State, str | None]:
+    """The tensors of a .safetensors or torch file, and the entry they were found under.
+
+    Args:
+        path: the file.
+        trust: unpickle whatever the file holds. This can run any code; without it only tensors
+            and plain containers are read.
+    """
+    if not path.is_file():
+        raise InputError(f"{path} does not exist: give the file of weights after the @.")
+    if path.suffix.lower() == ".safetensors":
+        return _read_safetensors(path), None
+    try:
+        stored = torch.load(path, map_location="cpu", weights_only=not trust)
+    except pickle.UnpicklingError as error:
+        raise InputError(_refusal(path, error)) from error
+    except (RuntimeError, EOFError, OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
+        raise InputError(
+            f"{path} cannot be read as weights ({_first_line(error)}). "
+            "It may be cut short: fetch it again."
+        ) from error
+    return find_state(stored, str(path))
+
+
+def _read_safetensors(path: Path) -> State:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        return dict(load_file(path))
+    except (SafetensorError, OSError, ValueError) as error:
+        raise InputError(
+            f"{path} is no whole safetensors file ({_first_line(error)}). Fetch it again."
+        ) from error
+
+
+def _refusal(path: Path, error: Exception) -> str:
+    text = str(error)
+    if "Unsupported global" in text or "Unsupported class" in text or "GLOBAL" in text:
+        return (
+            f"{path} holds pickled Python objects, which can run any code when read; nothing was "
+            "run. Save its state_dict() alone, or, if you trust the file, add trust_remote_code."
+        )
+    return f"{path} is not a file of weights ({_first_line(error)}). Fetch or save it again."
+
+
+def find_state(stored: object, name: str) -> tuple[State, str | None]:
+    """The state dict inside what a checkpoint file held, and the entry it stood under."""
+    if isinstance(stored, nn.Module):  # only ever read with trust
+        return dict(stored.state_dict()), None
+    if isinstance(stored, Mapping):
+        for entry in _ENTRIES:
+            inner = stored.get(entry)
+            if isinstance(inner, nn.Module):
+                return dict(inner.state_dict()), entry
+            if isinstance(inner, Mapping) and any(isinstance(v, Tensor) for v in inner.values()):
+                return _tensors(inner), entry
+        if stored and all(isinstance(v, Tensor) for v in stored.values()):
+            return _tensors(stored), None
+    held = f"entries {', '.join(map(str, list(stored)[:6]))}" if isinstance(stored, Mapping) else ""
+    raise InputError(
+        f"{name} holds no state dict but {held or type(stored).__name__}. "
+        "Save it with torch.save(model.state_dict(), FILE)."
+    )
+
+
+def _tensors(state: Mapping[Any, Any]) -> State:
+    return {str(key): value for key, value in state.items() if isinstance(value, Tensor)}
+
+
+def strip_prefixes(state: State, wanted: Mapping[str, Tensor]) -> State:
+    """Drop wrappers' prefixes (module., model., …) that every key carries and `wanted` lacks."""
+    while state and not state.keys() & wanted.keys():
+        prefix = next((p for p in _PREFIXES if all(k.startswith(p) for k in state)), None)
+        if prefix is None:
+            break
+        state = {key[len(prefix) :]: value for key, value in state.items()}
+    return state
+
+
+def fill(net: nn.Module, state: State, source: str) -> None:
+    """Put the weights into the network; every name and shape must fit."""
+    wanted = net.state_dict()
+    missing = [
+        key for key in wanted if key not in state and not key.endswith("num_batches_tracked")
+    ]
+    unexpected = [key for key in state if key not in wanted]
+    if missing or unexpected:
+        raise InputError(
+            f"{source} does not fit the architecture: {_some('missing', missing)}, "
+            f"{_some('unexpected', unexpected)}. Name the architecture the weights were made for."
+        )
+    wrong = [
+        f"{key} {tuple(state[key].shape)} instead of {tuple(wanted[key].shape)}"
+        for key in wanted
+        if key in state and state[key].shape != wanted[key].shape
+    ]
+    if wrong:
+        raise InputError(
+            f"{source} does not fit the architecture: {_some('of another shape', wrong)}. "
+            "Name the architecture and class count the weights were made for."
+        )
+    broken = [k for k, v in state.items() if v.is_floating_point() and not v.isfinite().all()]
+    if broken:
+        raise InputError(f"{source} holds NaN or infinite weights: {_some('broken', broken)}.")
+    net.load_state_dict(state, strict=False)  # lacks at most batch counters, checked above
+
+
+def _some(what: str, keys: list[str]) -> str:
+    shown = ", ".join(keys[:3]) + (", …" if len(keys) > 3 else "")
+    return f"{len(keys)} {what}" + (f" ({shown})" if keys else "")
+
+
+def file_hash(path: Path) -> str:
+    """SHA-256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def weights_hash(net: nn.Module) -> str:
+    """SHA-256 of all parameters and buffers, by name: the same on every device.
+
+    For a Classifier it is the hash of the network inside: normalisation is on the card.
+    """
+    digest = hashlib.sha256()
+    inside = getattr(net, "net", net)
+    for key, value in sorted(inside.state_dict().items()):
+        digest.update(f"{key} {value.dtype} {tuple(value.shape)}\n".encode())
+        digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:160].rstrip(". ")

@@ -1,0 +1,61 @@
+"""The shipped weights and sample images, each with its card; read without torch.
+
+weights/<name>/      card.json beside the weights
+samples/<name>.npz   packed pictures, samples/<name>.json their card
+"""
+
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from counterlens.errors import InputError
+from counterlens.runs import read_json
+
+_WEIGHTS = Path(__file__).parent / "weights"
+_SAMPLES = Path(__file__).parent / "samples"
+
+
+def names() -> list[str]:
+    """Names of the shipped models."""
+    return sorted(path.parent.name for path in _WEIGHTS.glob("*/card.json"))
+
+
+def folder(name: str) -> Path:
+    """The folder of a shipped model."""
+    if name not in names():
+        raise InputError(_unknown("zoo", name, names()))
+    return _WEIGHTS / name
+
+
+def card(name: str) -> dict[str, Any]:
+    """What is known about a shipped model: data, recipe, numbers, licence."""
+    found: dict[str, Any] = read_json(folder(name) / "card.json")
+    return found
+
+
+def samples() -> list[str]:
+    """Names of the shipped sample sets."""
+    return sorted(path.stem for path in _SAMPLES.glob("*.npz"))
+
+
+def sample(name: str) -> Path:
+    """The packed file of a shipped sample set."""
+    if name not in samples():
+        raise InputError(_unknown("sample", name, samples()))
+    return _SAMPLES / f"{name}.npz"
+
+
+def sample_card(name: str) -> dict[str, Any]:
+    """Where the pictures of a shipped sample set come from."""
+    found: dict[str, Any] = read_json(sample(name).with_suffix(".json"))
+    return found
+
+
+def _unknown(scheme: str, name: str, known: list[str]) -> str:
+    near = get_close_matches(name, known, n=1)
+    hint = f" (did you mean {scheme}:{near[0]}?)." if near else "."
+    shipped = ", ".join(f"{scheme}:{k}" for k in known) or "none in this build"
+    return f"{scheme}:{name} is not shipped{hint} Shipped: {shipped}."
+
+
+__all__ = ["card", "folder", "names", "sample", "sample_card", "samples"]
