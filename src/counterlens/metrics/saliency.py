@@ -1,0 +1,100 @@
+"""How well a heat map covers an object: functions of (heat map, mask), whatever made the map.
+
+Paper: Reproducibility study of CGN 2022 (cgnstudy2022) for the IoU of Grad-CAM maps; Augustin et
+       al. 2024 (digin2024, Table 2) for the share of a map's mass outside the object.
+Differs: the study calls the mean of the foreground's and the background's IoU simply "IoU"; here
+       that is `mean_iou`, and `iou` is the foreground's alone. A large background makes the two
+       differ by tens of points.
+"""
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from counterlens.errors import InputError
+from counterlens.types import Scores
+
+Heat = Float[Tensor, "b h w"]
+Mask = Bool[Tensor, "b h w"]
+
+
+def iou(heat: Heat, mask: Mask, *, threshold: float = 0.5) -> Scores:
+    """Overlap of the hot region with the object: intersection over union, per image.
+
+    Equation: cgnstudy2022 §3.4   IoU = |H ∩ M| / |H ∪ M|,  H = {heat scaled to [0, 1] > ½}
+
+    Where nothing is hot and the mask is empty there is nothing to miss: 1.
+
+    >>> heat = torch.tensor([[[1.0, 0.9, 0.0, 0.0]]])
+    >>> iou(heat, torch.tensor([[[True, False, False, False]]]))
+    tensor([0.5000])
+    """
+    _check(heat, mask)
+    both, either = _overlap(_hot(heat, threshold), mask)
+    return torch.where(either > 0, both / either.clamp_min(1), torch.ones_like(both))
+
+
+def mean_iou(heat: Heat, mask: Mask, *, threshold: float = 0.5) -> Scores:
+    """Mean of the IoU of the object and the IoU of the background, per image.
+
+    Equation: cgnstudy2022 §3.4   ½ (|H ∩ M| / |H ∪ M| + |Hᶜ ∩ Mᶜ| / |Hᶜ ∪ Mᶜ|)
+
+    A class that is neither in the map nor in the mask is left out of the mean.
+
+    >>> heat = torch.tensor([[[1.0, 0.9, 0.0, 0.0]]])
+    >>> mean_iou(heat, torch.tensor([[[True, False, False, False]]]))
+    tensor([0.5833])
+    """
+    _check(heat, mask)
+    hot = _hot(heat, threshold)
+    total = heat.new_zeros(len(heat))
+    classes = heat.new_zeros(len(heat))
+    for here, there in ((hot, mask), (~hot, ~mask)):
+        both, either = _overlap(here, there)
+        total += both / either.clamp_min(1)
+        classes += either > 0
+    return total / classes
+
+
+def mass_outside(heat: Heat, mask: Mask) -> Scores:
+    """Share of the map's mass that lies outside the object; NaN for a map without mass.
+
+    Equation: digin2024 Tab. 2   Σ_{p ∉ M} heat_p / Σ_p heat_p
+
+    >>> mass_outside(torch.tensor([[[3.0, 1.0]]]), torch.tensor([[[True, False]]]))
+    tensor([0.2500])
+    """
+    _check(heat, mask)
+    if (heat < 0).any():
+        raise InputError("the heat map has negative values, expected mass ≥ 0. Pass heat.relu().")
+    total = heat.sum((1, 2))
+    return torch.where(mask, 0, heat).sum((1, 2)) / total
+
+
+def unit(heat: Heat) -> Heat:
+    """Each map scaled so that its least value is 0 and its greatest 1; a constant map is all 0."""
+    low = heat.amin((1, 2), keepdim=True)
+    span = heat.amax((1, 2), keepdim=True) - low
+    return torch.where(span > 0, (heat - low) / torch.where(span > 0, span, 1), 0)
+
+
+def _hot(heat: Heat, threshold: float) -> Mask:
+    return unit(heat) > threshold
+
+
+def _overlap(first: Mask, second: Mask) -> tuple[Tensor, Tensor]:
+    both = (first & second).sum((1, 2)).float()
+    either = (first | second).sum((1, 2)).float()
+    return both, either
+
+
+def _check(heat: Heat, mask: Mask) -> None:
+    if heat.shape != mask.shape or heat.ndim != 3:
+        raise InputError(
+            f"a heat map of shape {tuple(heat.shape)} and a mask of shape {tuple(mask.shape)} "
+            "came, expected both (batch, height, width)."
+        )
+    if mask.dtype != torch.bool:
+        raise InputError(f"the mask is {mask.dtype}, expected bool. Pass mask > 0.5.")
+    if not torch.isfinite(heat).all():
+        raise InputError("the heat map holds NaN or infinite values, expected finite ones.")
