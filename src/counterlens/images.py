@@ -1,12 +1,51 @@
-"""Pictures on disk and in memory; the only file that knows Pillow."""
+"""Pictures on disk and in memory; the only file that knows Pillow.
 
+Differs: torchvision's folder loader ignores EXIF rotation and drops alpha. Here a picture is
+what a viewer shows: rotated as its EXIF says, first frame of an animation, transparency over
+white. Without EXIF rotation and alpha the pixels are those of `Image.open(f).convert("RGB")`.
+"""
+
+import io
+import math
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
-from jaxtyping import Int64, UInt8
+from jaxtyping import Float, Int64, Shaped, UInt8
+from PIL import Image, ImageOps
+from torch import Tensor
+
+from counterlens.errors import InputError
+from counterlens.runs import atomic
+from counterlens.types import Interpolation, Preprocess
 
 Pixels = UInt8[np.ndarray, "h w c"]
+AnyImage = UInt8[np.ndarray, "h w c"] | UInt8[np.ndarray, "h w"] | Float[np.ndarray, "c h w"]
+
+SUFFIXES = frozenset(
+    f".{ending}"
+    for kinds in (
+        ("jpg", "jpeg", "jpe", "jfif", "png", "webp", "bmp", "gif", "tif", "tiff"),
+        ("ppm", "pgm", "pbm", "pnm", "jp2", "avif"),
+    )
+    for ending in kinds
+)
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM", "JPEG2000", "AVIF")
+MAX_PIXELS = 1 << 26
+"""Larger pictures are refused: 67 million pixels are 200 MB as RGB."""
+
+ORIENTATION = 0x0112  # the EXIF tag
+
+RESAMPLING = {
+    "nearest": Image.Resampling.NEAREST,
+    "bilinear": Image.Resampling.BILINEAR,
+    "bicubic": Image.Resampling.BICUBIC,
+    "lanczos": Image.Resampling.LANCZOS,
+    "box": Image.Resampling.BOX,
+    "hamming": Image.Resampling.HAMMING,
+}
 
 
 @dataclass(frozen=True)
@@ -22,6 +61,7 @@ class ImageSet:
         space: declared label space or protocol of a known set ("imagenet-a", "cue-conflict", …).
         extra: further per-picture facts, e.g. texture labels.
         fingerprint: hash of ids, labels and contents or their metadata.
+        notes: what a reader of the report should know, e.g. files that were left out.
     """
 
     name: str
@@ -30,8 +70,225 @@ class ImageSet:
     classes: tuple[str, ...]
     read: Callable[[int], Pixels]
     space: str | None = None
-    extra: Mapping[str, np.ndarray] = field(default_factory=dict)
+    extra: Mapping[str, Shaped[np.ndarray, "n ..."]] = field(default_factory=dict)
     fingerprint: str = ""
+    notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.ids)
+
+
+def read(path: str | Path) -> Pixels:
+    """Read a picture file as uint8 RGB; a file that is no whole picture is refused by name."""
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise InputError(f"cannot read picture {path}: {error.strerror or error}.") from None
+    return decode(data, name=str(path))
+
+
+def decode(data: bytes, *, name: str = "picture") -> Pixels:
+    """Decode an encoded picture as uint8 RGB, height × width × 3.
+
+    EXIF rotation is applied, transparency lies over white, an animation gives its first frame,
+    16 bits keep their high byte, CMYK is converted as Pillow does it.
+    """
+    try:
+        with warnings.catch_warnings():
+            # Pillow warns of odd metadata, which changes no pixel, and of bombs, checked below
+            warnings.simplefilter("ignore")
+            image: Image.Image = Image.open(io.BytesIO(data), formats=FORMATS)
+            if image.width * image.height > MAX_PIXELS:
+                raise InputError(
+                    f"{name} has {image.width} × {image.height} pixels, expected at most "
+                    f"{MAX_PIXELS:,} in all. Resize it first."
+                )
+            image.load()
+            wide = image.format in ("PNG", "PPM")  # whose mode I means 16 bits
+            if image.getexif().get(ORIENTATION, 1) != 1:
+                image = ImageOps.exif_transpose(image)
+            return np.asarray(_rgb(image, name, wide))
+    except InputError:
+        raise
+    except Image.DecompressionBombError:
+        raise InputError(f"{name} has more than {MAX_PIXELS:,} pixels. Resize it first.") from None
+    except Exception as error:  # broken files make Pillow's readers raise almost anything
+        what = "is empty" if not data else f"is no whole picture ({_first_line(error)})"
+        raise InputError(
+            f"{name} {what}. Expected JPEG, PNG, WebP, GIF, BMP, TIFF, PPM, JPEG 2000 or AVIF; "
+            "replace or delete the file."
+        ) from None
+
+
+def prepare(pixels: Pixels, preprocess: Preprocess, *, channels: int = 3) -> Pixels:
+    """Turn a picture of any size into a classifier's input, uint8 channels × height × width.
+
+    The same pixels as timm's and torchvision's evaluation transforms: shorter side resized to
+    size / crop, centre cut out; or squashed where crop is None. A picture that already fits is
+    passed on untouched.
+    """
+    height, width = preprocess.size
+    if channels not in (1, 3):
+        raise InputError(f"a model of {channels} colour channels came, expected 1 or 3.")
+    if pixels.ndim != 3 or pixels.shape[2] != 3:
+        raise InputError(
+            f"a picture of shape {pixels.shape} came, expected (height, width, 3): uint8 RGB."
+        )
+    rows, columns = resized(pixels.shape[:2], preprocess)
+    if rows * columns > MAX_PIXELS:
+        raise InputError(
+            f"a picture of {pixels.shape[0]} × {pixels.shape[1]} pixels came, too oblong to be "
+            f"resized to {rows} × {columns}. Crop it first."
+        )
+    if channels == 1 or (rows, columns) != pixels.shape[:2]:
+        image = Image.fromarray(pixels)
+        if channels == 1:
+            image = image.convert("L")
+        image = image.resize((columns, rows), RESAMPLING[preprocess.interpolation])
+        pixels = np.asarray(image).reshape(rows, columns, channels)
+    cut = _centre(pixels, height, width)
+    return np.array(cut.transpose(2, 0, 1), order="C")  # a copy: what Pillow gives is read-only
+
+
+def resized(shape: tuple[int, ...], preprocess: Preprocess) -> tuple[int, int]:
+    """Height and width to which a picture is resized before its centre is cut out.
+
+    >>> resized((300, 400), Preprocess(size=(224, 224), crop=0.875))
+    (256, 341)
+    """
+    height, width = shape
+    if preprocess.crop is None:
+        return preprocess.size
+    rows, columns = fitting_size(preprocess)
+    if rows == columns:  # torchvision's rule: the longer side is rounded down
+        if height <= width:
+            return rows, int(rows * width / height)
+        return int(rows * height / width), rows
+    ratio = min(height / rows, width / columns)  # timm's rule where the input is not square
+    return round(height / ratio), round(width / ratio)
+
+
+def fitting_size(preprocess: Preprocess) -> tuple[int, int]:
+    """Height and width of pictures that a classifier sees without any resampling.
+
+    >>> fitting_size(Preprocess(size=(224, 224), crop=0.875))
+    (256, 256)
+    """
+    if preprocess.crop is None:
+        return preprocess.size
+    if not 0 < preprocess.crop <= 2:
+        raise InputError(f"crop is {preprocess.crop}, expected a share such as 0.875, or None.")
+    # 224 / (224 / 232) may be a hair below 232: forgive the last bits, then round down as timm does
+    height, width = (math.floor(side / preprocess.crop * (1 + 1e-12)) for side in preprocess.size)
+    return height, width
+
+
+def resize(pixels: Pixels, size: tuple[int, int], interpolation: Interpolation) -> Pixels:
+    """Resize to height × width, antialiased, aspect not kept."""
+    if pixels.shape[:2] == size:
+        return pixels
+    image = Image.fromarray(pixels).resize((size[1], size[0]), RESAMPLING[interpolation])
+    return np.asarray(image)
+
+
+def to_pixels(image: AnyImage | Float[Tensor, "c h w"]) -> Pixels:
+    """Uint8 pixels of an image: uint8 is height × width [× channels], float c × h × w in [0, 1].
+
+    >>> to_pixels(np.full((1, 1, 2), 0.5)).tolist()
+    [[[128], [128]]]
+    """
+    array = image.detach().cpu().float().numpy() if isinstance(image, Tensor) else np.asarray(image)
+    if array.dtype == np.uint8:
+        return array[..., None] if array.ndim == 2 else array
+    low, high = float(array.min()), float(array.max())
+    if array.ndim != 3 or not -1e-6 <= low <= high <= 1 + 1e-6:  # written so that NaN fails too
+        raise InputError(
+            f"an image of shape {array.shape} spanning [{low:.3g}, {high:.3g}] came, expected "
+            "channels × height × width in [0, 1]."
+        )
+    return (array * 255).round().clip(0, 255).astype(np.uint8).transpose(1, 2, 0)
+
+
+def png_bytes(image: AnyImage | Float[Tensor, "c h w"]) -> bytes:
+    """Encode as PNG; takes what `to_pixels` takes."""
+    return _encode(to_pixels(image), "PNG", optimize=True)
+
+
+def webp_bytes(image: AnyImage | Float[Tensor, "c h w"]) -> bytes:
+    """Encode as lossless WebP, the form of packed sets; takes what `to_pixels` takes."""
+    return _encode(to_pixels(image), "WEBP", lossless=True, quality=80, method=4)
+
+
+def write_png(path: str | Path, image: AnyImage | Float[Tensor, "c h w"]) -> None:
+    """Write a whole PNG file or nothing; takes what `to_pixels` takes."""
+    data = png_bytes(image)
+    with atomic(Path(path)) as part:
+        part.write_bytes(data)
+
+
+def tile(
+    images: Sequence[AnyImage | Float[Tensor, "c h w"]],
+    *,
+    columns: int | None = None,
+    gap: int = 2,
+    background: int = 255,
+) -> Pixels:
+    """Put images of one size side by side, row after row.
+
+    >>> tile([np.zeros((2, 3, 3), np.uint8)] * 3, columns=2, gap=1).shape
+    (5, 7, 3)
+    """
+    cells = [to_pixels(image) for image in images]
+    if not cells or {cell.shape[:2] for cell in cells} != {cells[0].shape[:2]}:
+        shapes = sorted({cell.shape for cell in cells})
+        raise InputError(f"images of shapes {shapes} came, expected one or more of one size.")
+    columns = min(len(cells), columns or math.ceil(math.sqrt(len(cells))))
+    rows = math.ceil(len(cells) / columns)
+    height, width = cells[0].shape[:2]
+    shape = (rows * (height + gap) - gap, columns * (width + gap) - gap, 3)
+    sheet = np.full(shape, background, np.uint8)
+    for i, cell in enumerate(cells):
+        top, left = (i // columns) * (height + gap), (i % columns) * (width + gap)
+        sheet[top : top + height, left : left + width] = cell
+    return sheet
+
+
+def _centre(pixels: Pixels, height: int, width: int) -> Pixels:
+    rows, columns = max(height - pixels.shape[0], 0), max(width - pixels.shape[1], 0)
+    if rows or columns:  # a crop above 1 leaves a black frame, as torchvision's CenterCrop does
+        frame = ((rows // 2, rows - rows // 2), (columns // 2, columns - columns // 2), (0, 0))
+        pixels = np.pad(pixels, frame)
+    top = round((pixels.shape[0] - height) / 2)
+    left = round((pixels.shape[1] - width) / 2)
+    return pixels[top : top + height, left : left + width]
+
+
+def _rgb(image: Image.Image, name: str, wide: bool) -> Image.Image:
+    if image.mode == "RGB" and "transparency" not in image.info:
+        return image
+    if image.mode.startswith("I;16") or (image.mode == "I" and wide):
+        high = np.asarray(image).astype(np.int64) >> 8  # as Pillow does with 16-bit colour
+        return Image.fromarray(high.clip(0, 255).astype(np.uint8)).convert("RGB")
+    if image.mode in ("I", "F"):
+        raise InputError(
+            f"{name} holds 32-bit numbers without a known range, expected 8 or 16 bits. "
+            "Save it as PNG."
+        )
+    if image.has_transparency_data:
+        seen = image.convert("RGBA")
+        white = Image.new("RGBA", seen.size, (255, 255, 255, 255))
+        return Image.alpha_composite(white, seen).convert("RGB")
+    return image.convert("RGB")
+
+
+def _encode(pixels: Pixels, kind: str, **settings: bool | int) -> bytes:
+    if pixels.shape[2] == 1:
+        pixels = pixels[..., 0]
+    out = io.BytesIO()
+    Image.fromarray(np.ascontiguousarray(pixels)).save(out, kind, **settings)
+    return out.getvalue()
+
+
+def _first_line(error: Exception) -> str:
+    text = str(error).splitlines()[0] if str(error) else type(error).__name__
+    return "format not known" if text.startswith("cannot identify") else text[:80]

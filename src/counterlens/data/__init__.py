@@ -1,0 +1,18 @@
+"""Where pictures come from: one word opens a set.
+
+    FOLDER                 a sub-folder per class, or pictures without labels
+    FILE.csv  FILE.jsonl   a manifest: path, and label where known
+    pack:A.npz[+B.npz]     packed files
+    known:NAME[/PART]@ROOT a public data set as its authors lay it out
+    hf:DATASET#SPLIT       a data set of the Hugging Face hub
+    sample:NAME            shipped with counterlens
+    noise:KIND[@SPEC]      made by code
+
+`NAME=SPEC` names a set; else its name is the file's stem or the last word.
+"""
+
+from counterlens.data.opening import name_of, open_set
+from counterlens.data.packed import write_pack
+from counterlens.data.sets import subset
+
+__all__ = ["name_of", "open_set", "subset", "write_pack"]

@@ -1,0 +1,188 @@
+"""What all kinds of sets share: reading rows, ids without doubles, fingerprints, notes."""
+
+import hashlib
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Int64
+
+from counterlens import images
+from counterlens.errors import InputError
+from counterlens.images import ImageSet, Pixels
+
+
+@dataclass(frozen=True)
+class ReadFiles:
+    """Picture i of a list of files; pickles as the list."""
+
+    root: Path
+    files: tuple[str, ...]
+
+    def __call__(self, i: int) -> Pixels:
+        return images.read(self.root / self.files[i])
+
+
+@dataclass(frozen=True)
+class ReadArray:
+    """Picture i of an array n × h × w [× 3] of uint8 pixels."""
+
+    pixels: np.ndarray
+
+    def __call__(self, i: int) -> Pixels:
+        image = np.asarray(self.pixels[i])
+        return np.repeat(image[..., None], 3, axis=2) if image.ndim == 2 else image
+
+
+@dataclass(frozen=True)
+class ReadRows:
+    """Picture i of a choice of rows of another set."""
+
+    base: Callable[[int], Pixels]
+    rows: Int64[np.ndarray, "n"]
+
+    def __call__(self, i: int) -> Pixels:
+        return self.base(int(self.rows[i]))
+
+
+def subset(base: ImageSet, rows: Sequence[int] | Int64[np.ndarray, "n"]) -> ImageSet:
+    """The set restricted to some rows, in the order given; classes stay as they are."""
+    chosen = np.asarray(rows, dtype=np.int64).reshape(-1)
+    if np.array_equal(chosen, np.arange(len(base))):
+        return base
+    ids = tuple(base.ids[int(i)] for i in chosen)
+    labels = base.labels[chosen]
+    read = ReadRows(base.read, chosen)
+    if isinstance(base.read, ReadRows):  # one level of indirection is enough
+        read = ReadRows(base.read.base, base.read.rows[chosen])
+    return replace(
+        base,
+        ids=ids,
+        labels=labels,
+        read=read,
+        extra={key: value[chosen] for key, value in base.extra.items()},
+        fingerprint=fingerprint(f"{base.fingerprint}/{i}" for i in ids),
+    )
+
+
+def sample_rows(count: int, limit: int | None, seed: int) -> Int64[np.ndarray, "n"]:
+    """All rows, or `limit` of them drawn without replacement by `seed`, in their own order."""
+    if limit is None or limit >= count:
+        return np.arange(count)
+    if limit < 1:
+        raise InputError(f"a limit of {limit} pictures came, expected 1 or more.")
+    return np.sort(np.random.default_rng(seed).choice(count, limit, replace=False))
+
+
+def file_set(
+    name: str,
+    root: Path,
+    files: Sequence[str],
+    labels: Sequence[int] | Int64[np.ndarray, "n"],
+    classes: Sequence[str],
+    *,
+    space: str | None = None,
+    ids: Sequence[str] | None = None,
+    notes: Iterable[str] = (),
+) -> ImageSet:
+    """A set of picture files below `root`; the fingerprint covers ids, labels and file sizes."""
+    marks = np.asarray(labels, dtype=np.int64)
+    names = tuple(ids or (printable(f) for f in files))
+    sizes = [_size(root, f) for f in files]
+    lines = (
+        f"{i}\t{size}\t{classes[k] if k >= 0 else ''}"
+        for i, size, k in zip(names, sizes, marks.tolist(), strict=True)
+    )
+    return ImageSet(
+        name=name,
+        ids=unique(names),
+        labels=marks,
+        classes=tuple(classes),
+        read=ReadFiles(root, tuple(files)),
+        space=space,
+        fingerprint=fingerprint(lines),
+        notes=tuple(notes),
+    )
+
+
+def array_set(
+    name: str,
+    pixels: np.ndarray,
+    labels: Sequence[int] | np.ndarray,
+    classes: Sequence[str],
+    *,
+    space: str | None = None,
+    where: str = "the set",
+) -> ImageSet:
+    """A set held as one array n × h × w [× 3]; the fingerprint covers labels and contents."""
+    marks = np.asarray(labels).astype(np.int64).reshape(-1)
+    if pixels.dtype != np.uint8 or pixels.ndim not in (3, 4) or pixels.shape[3:] not in ((), (3,)):
+        raise InputError(
+            f"{where} holds {pixels.dtype} pixels of shape {pixels.shape}, expected uint8 "
+            "n × height × width, with 3 channels or none."
+        )
+    if len(marks) != len(pixels):
+        raise InputError(f"{where} holds {len(pixels)} pictures but {len(marks)} labels.")
+    check_range(marks, len(classes), where)
+    digest = hashlib.sha256(np.ascontiguousarray(pixels).data)
+    digest.update(marks.tobytes())
+    return ImageSet(
+        name=name,
+        ids=[f"{name}/{i}" for i in range(len(pixels))],
+        labels=marks,
+        classes=tuple(classes),
+        read=ReadArray(pixels),
+        space=space,
+        fingerprint=digest.hexdigest()[:16],
+    )
+
+
+def check_range(labels: Int64[np.ndarray, "n"], classes: int, where: str) -> None:
+    """Refuse labels outside −1 … classes − 1; −1 says that the class is not known."""
+    if len(labels) and (labels.min() < -1 or labels.max() >= classes):
+        raise InputError(
+            f"{where} has labels {labels.min()} … {labels.max()}, expected 0 … {classes - 1}."
+        )
+
+
+def unique(ids: Sequence[str]) -> Sequence[str]:
+    """The ids, the second and later of equal ones marked ~2, ~3, …
+
+    >>> unique(["a", "b", "a", "a"])
+    ('a', 'b', 'a~2', 'a~3')
+    """
+    taken = set(ids)
+    if len(taken) == len(ids):
+        return ids
+    out: list[str] = []
+    seen: dict[str, int] = {}
+    for i in ids:
+        seen[i] = seen.get(i, 0) + 1
+        marked = i
+        while seen[i] > 1 and (marked := f"{i}~{seen[i]}") in taken:
+            seen[i] += 1
+        taken.add(marked)
+        out.append(marked)
+    return tuple(out)
+
+
+def fingerprint(lines: Iterable[str]) -> str:
+    """Sixteen hex digits of the SHA-256 of some lines."""
+    digest = hashlib.sha256()
+    for line in lines:
+        digest.update(line.encode("utf-8", "backslashreplace") + b"\n")
+    return digest.hexdigest()[:16]
+
+
+def printable(path: str) -> str:
+    """A path as text that every file can store, even where its name is not valid UTF-8."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace").replace(os.sep, "/")
+
+
+def _size(root: Path, file: str) -> int:
+    try:
+        return (root / file).stat().st_size
+    except OSError as error:
+        raise InputError(f"cannot read picture {root / file}: {error.strerror or error}.") from None
