@@ -1,0 +1,38 @@
+"""A Markdown snippet with the numbers of an audit, for a model card."""
+
+from counterlens.report.parts import digits
+from counterlens.runs import Run
+from counterlens.runs.keys import meaning, show, show_interval, verdict
+
+_SKIP = ("ece_common", "rms_paper", "top1_all")
+
+
+def model_card(run: Run) -> str:
+    """Numbers with interval, n and protocol as a Markdown table; what must not be quoted is left out."""
+    manifest = run.manifest
+    model = manifest.get("model") or manifest["settings"].get("model") or run.folder.name
+    data = manifest.get("data") or manifest["settings"].get("data") or "?"
+    lines = [
+        "## Evaluation",
+        "",
+        f"`{model}` on `{data}`, audited with counterlens {manifest['versions'].get('counterlens', '')}".rstrip()
+        + f" ({str(manifest.get('started', ''))[:10]}).",
+        "",
+        "| measure | value | 95 % interval | n | protocol |",
+        "|---|---:|---:|---:|---|",
+    ]
+    left = 0
+    for key, number in run.numbers.items():
+        m = meaning(key)
+        if m.metric in _SKIP or number.value is None:
+            continue
+        if verdict(number) == "do not quote":
+            left += 1
+            continue
+        value = show(number.value, m.unit, digits=digits(key))
+        interval = show_interval(number, m.unit, digits=digits(key)) or "–"
+        protocol = number.protocol.replace("|", "\\|")
+        lines.append(f"| {m.label} | {value} | {interval} | {number.n:,} | {protocol} |")
+    if left:
+        lines += ["", f"{left} attack result(s) are left out: their attacks were not to be trusted."]
+    return "\n".join(lines).replace("\u202f", " ") + "\n"

@@ -1,0 +1,43 @@
+"""Render a run as one HTML file: no outside address, readable offline, on a phone and on paper."""
+
+from functools import cache
+from importlib import metadata, resources
+from pathlib import Path
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from counterlens.report.page import page
+from counterlens.runs import Run, write_text
+
+
+def render(run: Run) -> Path:
+    """Write report.html into the run's folder and return its path."""
+    path = run.folder / "report.html"
+    write_text(path, html(run))
+    return path
+
+
+def html(run: Run) -> str:
+    """The report of a run as text."""
+    return _environment().get_template("page.html").render(
+        page=page(run),
+        style=Markup(_asset("style.css")),
+        script=Markup(_asset("script.js")),
+        version=metadata.version("counterlens"),
+    )
+
+
+@cache
+def _environment() -> Environment:
+    return Environment(
+        loader=PackageLoader("counterlens.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
+def _asset(name: str) -> str:
+    return (resources.files("counterlens.report") / "templates" / name).read_text(encoding="utf-8")

@@ -1,0 +1,130 @@
+"""From a run of any command to the page that shows it."""
+
+import json
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from counterlens.report import audit, comparison
+from counterlens.report.blocks import Badge, Block, Code, Page, Section, Text
+from counterlens.report.card import model_card
+from counterlens.report.parts import number_list, plain_table
+from counterlens.report.worries import RULES, worries
+from counterlens.runs import Run
+
+
+def page(run: Run) -> Page:
+    """Everything the template needs."""
+    manifest = run.manifest
+    command = str(manifest["command"])
+    sections = comparison.sections(run) if command == "compare" else audit.sections(run)
+    used = {*audit.TABLES, *(comparison.TABLES if command == "compare" else ())}
+    sections += [s for s in (_further(run, used), _numbers(run), _card(run, command)) if s]
+    sections.append(_manifest(manifest))
+    audited = command == "audit"
+    tables = run.tables()
+    return Page(
+        title=_title(run, manifest),
+        eyebrow=command,
+        subtitle=_subtitle(manifest),
+        facts=_facts(run, manifest),
+        sections=sections,
+        tiles=audit.tiles(run.numbers) if command != "compare" else (),
+        worries=worries(run) if audited or "doctor" in tables else None,
+        rules=RULES,
+        gates=audit.gate_table(run.table("gates")),
+        verdict=_verdict(run),
+        notices=_notices(run),
+    )
+
+
+def _title(run: Run, manifest: Mapping[str, Any]) -> str:
+    settings = manifest["settings"]
+    if manifest["command"] == "compare":
+        return f"{len(run.table('models'))} models compared"
+    model = manifest.get("model") or settings.get("model") or settings.get("recipe")
+    return str(model) if isinstance(model, str) and model else run.folder.name
+
+
+def _subtitle(manifest: Mapping[str, Any]) -> str:
+    if manifest["command"] == "compare":
+        return str(manifest.get("model", ""))
+    data = manifest.get("data") or manifest["settings"].get("data")
+    return f"on {data}" if isinstance(data, str) and data else ""
+
+
+def _facts(run: Run, manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
+    facts = [("Run", run.folder.name), ("Started", _time(manifest.get("started")))]
+    if manifest.get("finished"):
+        facts.append(("Took", _took(manifest["started"], manifest["finished"])))
+    top = run.numbers.get("accuracy.top1")
+    if top:
+        facts.append(("Images", f"{top.n:,}"))
+    for key, word in (("device", "Device"), ("seed", "Seed"), ("temperature", "Temperature")):
+        value = manifest.get(key, manifest["settings"].get(key))
+        if value is not None and not isinstance(value, (dict, list)):
+            facts.append((word, f"{value:.3g}" if isinstance(value, float) else str(value)))
+    return facts
+
+
+def _time(text: str | None) -> str:
+    return datetime.fromisoformat(text).strftime("%d %b %Y, %H:%M UTC") if text else "–"
+
+
+def _took(start: str, end: str) -> str:
+    seconds = int((datetime.fromisoformat(end) - datetime.fromisoformat(start)).total_seconds())
+    if seconds < 120:
+        return f"{seconds} s"
+    minutes, rest = divmod(seconds, 60)
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def _verdict(run: Run) -> Badge | None:
+    gates = run.table("gates")
+    if not gates:
+        return None
+    failed = sum(not row["passed"] for row in gates)
+    if failed:
+        return Badge(f"{failed} of {len(gates)} gates failed", "bad")
+    return Badge("the gate passed" if len(gates) == 1 else f"all {len(gates)} gates passed", "good")
+
+
+def _notices(run: Run) -> list[str]:
+    notices = [str(row["note"]) for row in run.table("notes")]
+    notices += [str(row["notice"]) for row in run.table("notices")]
+    if "error" in run.manifest:
+        notices.append(f"This run ended with an error: {run.manifest['error']}")
+    return notices
+
+
+def _further(run: Run, used: set[str]) -> Section | None:
+    blocks: list[Block] = []
+    for name in run.tables():
+        rows = run.table(name)
+        if name not in used and name not in ("notes", "notices") and rows:
+            blocks += plain_table(name, rows)
+    return Section("tables", "Further tables", blocks) if blocks else None
+
+
+def _numbers(run: Run) -> Section | None:
+    numbers = run.numbers
+    if not numbers:
+        return None
+    told = Text("Every number of result.json, by its key. Intervals are 95 %.")
+    return Section(
+        "numbers", "All numbers", [told, number_list(numbers, caption="All numbers", keys=True)]
+    )
+
+
+def _card(run: Run, command: str) -> Section | None:
+    if command != "audit" or not run.numbers:
+        return None
+    lead = "Paste this into the model’s card or README."
+    block = Code("Markdown", model_card(run), folded=False, copy=True)
+    return Section("card", "Model card", [block], lead)
+
+
+def _manifest(manifest: Mapping[str, Any]) -> Section:
+    text = json.dumps(manifest, indent=2, ensure_ascii=False)
+    lead = "What was run, with which versions and on which data."
+    return Section("manifest", "Manifest", [Code("run.json", text)], lead)

@@ -1,0 +1,349 @@
+"""Drawings as inline SVG: light, printable, and coloured by the page's own CSS variables.
+
+Series are told apart by colour, by dash and by marker, so that no reader depends on colour.
+Every drawing says in words what it shows, for readers who cannot see it.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from markupsafe import Markup, escape
+
+DASHES = ("", "7 4", "2 4", "9 3 2 3", "12 5", "4 2")
+
+
+@dataclass(frozen=True)
+class Frame:
+    """The plotting area and its scales."""
+
+    width: float = 400
+    height: float = 270
+    left: float = 58
+    right: float = 14
+    top: float = 12
+    bottom: float = 42
+    xs: tuple[float, float] = (0.0, 1.0)
+    ys: tuple[float, float] = (0.0, 1.0)
+
+    def x(self, value: float) -> float:
+        """Horizontal place of a value."""
+        low, high = self.xs
+        span = (high - low) or 1.0
+        return self.left + (value - low) / span * (self.width - self.left - self.right)
+
+    def y(self, value: float) -> float:
+        """Vertical place of a value."""
+        low, high = self.ys
+        span = (high - low) or 1.0
+        return self.height - self.bottom - (value - low) / span * (
+            self.height - self.top - self.bottom
+        )
+
+
+@dataclass(frozen=True)
+class Series:
+    """One line: points (x, y) and, if known, bounds (low, high) of each y."""
+
+    name: str
+    points: Sequence[tuple[float, float]]
+    bounds: Sequence[tuple[float, float]] = ()
+
+
+def ticks(low: float, high: float, wanted: int = 5) -> list[float]:
+    """Round values between low and high.
+
+    >>> ticks(0, 1), ticks(0, 0.13)
+    ([0.0, 0.2, 0.4, 0.6, 0.8, 1.0], [0.0, 0.05, 0.1])
+    """
+    if not high > low:
+        return [low]
+    raw = (high - low) / wanted
+    size = 10.0 ** math.floor(math.log10(raw))
+    step = next(size * m for m in (1, 2, 2.5, 5, 10) if size * m >= raw * 0.999)
+    first = math.ceil(low / step - 1e-9)
+    last = math.floor(high / step + 1e-9)
+    return [round(i * step, 12) for i in range(first, last + 1)]
+
+
+def curves(
+    series: Sequence[Series],
+    *,
+    title: str,
+    x_label: str,
+    y_label: str,
+    percent: bool = True,
+    ys: tuple[float, float] | None = None,
+    x_percent: bool = False,
+    narrow: bool = False,
+) -> Markup:
+    """Lines over a common axis, with bands where bounds are known."""
+    x_values = [x for s in series for x, _ in s.points]
+    y_values = [y for s in series for _, y in s.points] + [b for s in series for p in s.bounds for b in p]
+    frame = Frame(
+        width=300 if narrow else 400,
+        height=340 if narrow else 270,
+        xs=(min(0.0, *x_values, 0.0), max(x_values)) if x_values else (0.0, 1.0),
+        ys=ys or _range(y_values),
+    )
+    parts = [_axes(frame, x_label, y_label, percent=percent, x_percent=x_percent)]
+    for index, line in enumerate(series):
+        parts.append(_band(frame, line, index))
+        parts.append(_line(frame, line, index))
+    names = ", ".join(s.name for s in series)
+    return _svg(frame, title, f"Lines for {names}. {x_label} against {y_label}.", parts)
+
+
+def reliability(rows: Sequence[Mapping[str, float]], *, title: str) -> Markup:
+    """Accuracy per bin of confidence against the diagonal, with a count of images beneath."""
+    frame = Frame(width=300, height=340, bottom=118)
+    parts = [
+        _axes(frame, "", "Accuracy", percent=True, x_percent=True),
+        _path([(frame.x(0), frame.y(0)), (frame.x(1), frame.y(1))], "diagonal"),
+    ]
+    most = max((row["n"] for row in rows), default=1) or 1
+    floor, reach = frame.height - 30, 40.0
+    for row in rows:
+        if not row["n"]:
+            continue
+        x, wide = frame.x(row["bin_low"]), frame.x(row["bin_high"]) - frame.x(row["bin_low"])
+        parts.append(_rect(x, frame.y(row["accuracy"]), wide, frame.y(0), "bar s0"))
+        high, low = sorted((frame.y(row["accuracy"]), frame.y(row["confidence"])))
+        kind = "over" if row["confidence"] > row["accuracy"] else "under"
+        parts.append(_rect(x, high, wide, low, f"gap {kind}"))
+        parts.append(_rect(x, floor - reach * row["n"] / most, wide, floor, "count"))
+    parts += [
+        _text(frame.left, floor - reach - 10, "Images per bin", "small"),
+        _text((frame.x(0) + frame.x(1)) / 2, frame.height - 6, "Confidence", "label", "middle"),
+        _path([(frame.x(0), floor), (frame.x(1), floor)], "axis"),
+    ]
+    worst = max(rows, key=lambda r: abs(r["accuracy"] - r["confidence"]) * r["n"], default=None)
+    told = (
+        f"Largest share of the error between confidence {100 * worst['bin_low']:.0f} % and "
+        f"{100 * worst['bin_high']:.0f} %: accuracy {100 * worst['accuracy']:.1f} %, "
+        f"mean confidence {100 * worst['confidence']:.1f} %, {worst['n']:,} images."
+        if worst
+        else "No images."
+    )
+    return _svg(frame, title, told, parts)
+
+
+def histogram(
+    rows: Sequence[Mapping[str, float]],
+    reference: Sequence[Mapping[str, float]],
+    *,
+    title: str,
+    colour: int = 1,
+) -> Markup:
+    """Confidence on one set as filled bars, on the reference set as an outline."""
+    top = max((r["share"] for r in [*rows, *reference]), default=1.0) or 1.0
+    frame = Frame(width=270, height=180, left=44, top=10, bottom=40, ys=(0.0, top * 1.05))
+    parts = [_axes(frame, "Confidence", "", percent=True, x_percent=True, wanted=3)]
+    for row in rows:
+        left, right = frame.x(row["bin_low"]), frame.x(row["bin_high"])
+        parts.append(
+            _rect(left, frame.y(row["share"]), right - left, frame.y(0), f"bar s{colour}")
+        )
+    steps: list[tuple[float, float]] = []
+    for row in reference:
+        height = frame.y(row["share"])
+        steps += [(frame.x(row["bin_low"]), height), (frame.x(row["bin_high"]), height)]
+    if steps:
+        start, end = (steps[0][0], frame.y(0)), (steps[-1][0], frame.y(0))
+        parts.append(_path([start, *steps, end], "outline"))
+    high = sum(r["share"] for r in rows if r["bin_low"] >= 0.9 - 1e-9)
+    return _svg(frame, title, f"{100 * high:.1f} % of the images above confidence 90 %.", parts)
+
+
+def dots(
+    rows: Sequence[tuple[str, float, float | None, float | None, bool]],
+    *,
+    title: str,
+    percent: bool = True,
+) -> Markup:
+    """One value with its interval per line; failing ones are drawn hollow."""
+    ends = [v for _, value, low, high, _ in rows for v in (value, low, high) if v is not None]
+    low, high = min(ends), max(ends)
+    room = (high - low) * 0.12 or 0.05
+    xs = (max(0.0, low - room) if low >= 0 else low - room, high + room)
+    if percent and high <= 1.0:
+        xs = (xs[0], min(xs[1], 1.0))
+    frame = Frame(width=270, height=46 + 36 * len(rows), left=8, bottom=28, top=8, xs=xs)
+    parts = []
+    floor = frame.height - frame.bottom
+    for value in ticks(*xs, 4):
+        x = frame.x(value)
+        parts.append(_path([(x, frame.top), (x, floor)], "grid"))
+        parts.append(_text(x, floor + 17, _tick(value, percent), "tick", "middle"))
+    for index, (name, value, lower, upper, failing) in enumerate(rows):
+        y = frame.top + 36 * index + 26
+        parts.append(_text(frame.left, y - 10, _short(name), "tick"))
+        if lower is not None and upper is not None:
+            parts.append(_path([(frame.x(lower), y), (frame.x(upper), y)], "whisker"))
+        kind = "dot hollow" if failing else "dot"
+        parts.append(f'<circle class="{kind}" cx="{frame.x(value):.1f}" cy="{y:.1f}" r="4.5"/>')
+    told = "; ".join(f"{name} {_tick(value, percent)}" for name, value, *_ in rows)
+    return _svg(frame, title, told, parts)
+
+
+def _short(name: str, most: int = 40) -> str:
+    return name if len(name) <= most else f"{name[: most // 2 - 1]}…{name[-most // 2 :]}"
+
+
+def interval_bar(
+    value: float | None,
+    low: float | None,
+    high: float | None,
+    *,
+    scale: tuple[float, float] = (0.0, 1.0),
+) -> Markup | None:
+    """A value with its interval on a thin track; the numbers stand beside it as text."""
+    if value is None:
+        return None
+    span = (scale[1] - scale[0]) or 1.0
+
+    def place(v: float) -> float:
+        return 4 + 112 * min(max((v - scale[0]) / span, 0.0), 1.0)
+
+    parts = ['<rect class="track" x="2" y="5" width="116" height="2" rx="1"/>']
+    if low is not None and high is not None:
+        wide = max(place(high) - place(low), 1.5)
+        parts.append(
+            f'<rect class="range" x="{place(low):.1f}" y="3" width="{wide:.1f}" height="6" rx="3"/>'
+        )
+    parts.append(f'<circle class="dot" cx="{place(value):.1f}" cy="6" r="3.2"/>')
+    return Markup('<svg class="interval" viewBox="0 0 120 12" aria-hidden="true">%s</svg>') % Markup(
+        "".join(parts)
+    )
+
+
+def share_bar(value: float, most: float = 1.0) -> Markup:
+    """A share as a bar from the left; the number stands beside it as text."""
+    wide = 116 * min(max(value / (most or 1.0), 0.0), 1.0)
+    return Markup(
+        '<svg class="interval" viewBox="0 0 120 12" aria-hidden="true">'
+        '<rect class="track" x="2" y="5" width="116" height="2" rx="1"/>'
+        f'<rect class="fill" x="2" y="3" width="{wide:.1f}" height="6" rx="1.5"/></svg>'
+    )
+
+
+def swatch(index: int, kind: str = "line") -> Markup:
+    """A sample of a series for the legend."""
+    if kind == "line":
+        inner = (
+            f'<path class="line s{index % 6}" stroke-dasharray="{DASHES[index % 6]}" d="M1 7H27"/>'
+            f"{_marker(14, 7, index)}"
+        )
+    elif kind == "outline":
+        inner = '<path class="outline" d="M3 13V4H25V13"/>'
+    else:
+        inner = f'<rect class="{escape(kind)}" x="3" y="2" width="22" height="11" rx="1.5"/>'
+    return Markup('<svg class="swatch" viewBox="0 0 28 14" aria-hidden="true">%s</svg>') % Markup(inner)
+
+
+def _range(values: Sequence[float]) -> tuple[float, float]:
+    if not values:
+        return 0.0, 1.0
+    low, high = min(0.0, *values), max(values)
+    if 0.6 < high <= 1.0:
+        return low, 1.0
+    return low, high * 1.08 if high > low else low + 1.0
+
+
+def _axes(
+    frame: Frame,
+    x_label: str,
+    y_label: str,
+    *,
+    percent: bool,
+    x_percent: bool = False,
+    wanted: int = 5,
+) -> str:
+    parts = []
+    for value in ticks(*frame.ys, wanted):
+        y = frame.y(value)
+        parts.append(_path([(frame.x(frame.xs[0]), y), (frame.x(frame.xs[1]), y)], "grid"))
+        parts.append(_text(frame.left - 7, y + 4, _tick(value, percent), "tick", "end"))
+    for value in ticks(*frame.xs, 5):
+        parts.append(
+            _text(frame.x(value), frame.y(frame.ys[0]) + 17, _tick(value, x_percent), "tick", "middle")
+        )
+    base = frame.y(frame.ys[0])
+    parts.append(_path([(frame.x(frame.xs[0]), base), (frame.x(frame.xs[1]), base)], "axis"))
+    if x_label:
+        middle = (frame.left + frame.width - frame.right) / 2
+        parts.append(_text(middle, frame.height - 6, x_label, "label", "middle"))
+    if y_label:
+        middle = (frame.top + frame.y(frame.ys[0])) / 2
+        parts.append(
+            f'<text class="label" text-anchor="middle" transform="translate(13 {middle:.1f}) '
+            f'rotate(-90)">{escape(y_label)}</text>'
+        )
+    return "".join(parts)
+
+
+def _tick(value: float, percent: bool) -> str:
+    return f"{100 * value:.3g}%" if percent else f"{value:.3g}"
+
+
+def _band(frame: Frame, series: Series, index: int) -> str:
+    if len(series.bounds) != len(series.points) or len(series.points) < 2:
+        return ""
+    xs = [frame.x(x) for x, _ in series.points]
+    lower = [(x, frame.y(low)) for x, (low, _) in zip(xs, series.bounds, strict=True)]
+    upper = [(x, frame.y(high)) for x, (_, high) in zip(xs, series.bounds, strict=True)]
+    return _path([*upper, *reversed(lower)], f"band s{index % 6}", close=True)
+
+
+def _line(frame: Frame, series: Series, index: int) -> str:
+    points = [(frame.x(x), frame.y(y)) for x, y in series.points]
+    marks = points if len(points) <= 25 else []
+    ordered = all(a[0] <= b[0] for a, b in pairwise(points))
+    line = (
+        _path(points, f"line s{index % 6}", dash=DASHES[index % 6])
+        if ordered and len(points) > 1
+        else ""
+    )
+    return line + "".join(_marker(x, y, index) for x, y in marks)
+
+
+def _marker(x: float, y: float, index: int) -> str:
+    kind, name = index % 4, f"mark s{index % 6}"
+    if kind == 0:
+        return f'<circle class="{name}" cx="{x:.1f}" cy="{y:.1f}" r="3.3"/>'
+    if kind == 1:
+        return f'<rect class="{name}" x="{x - 3:.1f}" y="{y - 3:.1f}" width="6" height="6"/>'
+    turn = 0 if kind == 2 else 180
+    return (
+        f'<path class="{name}" d="M0 -4.2L4 3.2H-4Z" '
+        f'transform="translate({x:.1f} {y:.1f}) rotate({turn})"/>'
+    )
+
+
+def _rect(x: float, top: float, width: float, floor: float, name: str) -> str:
+    return (
+        f'<rect class="{name}" x="{x + 0.75:.1f}" y="{top:.1f}" '
+        f'width="{max(width - 1.5, 0.5):.1f}" height="{max(floor - top, 0):.1f}"/>'
+    )
+
+
+def _path(
+    points: Sequence[tuple[float, float]], name: str, *, dash: str = "", close: bool = False
+) -> str:
+    steps = "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
+    dashed = f' stroke-dasharray="{dash}"' if dash else ""
+    return f'<path class="{name}" d="M{steps}{"Z" if close else ""}"{dashed}/>'
+
+
+def _text(x: float, y: float, text: str, name: str, anchor: str = "start") -> str:
+    return (
+        f'<text class="{name}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
+    )
+
+
+def _svg(frame: Frame, title: str, told: str, parts: Sequence[str]) -> Markup:
+    return Markup(
+        f'<svg class="plot" viewBox="0 0 {frame.width:g} {frame.height:g}" role="img" '
+        f'aria-label="{escape(title)}. {escape(told)}">{"".join(parts)}</svg>'
+    )

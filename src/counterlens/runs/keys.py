@@ -1,0 +1,153 @@
+"""What the keys of result.json mean: words, units, which way is better, and what counts as failing.
+
+A key is `area.metric` or `area.subject.metric`: `accuracy.top1`, `ood.svhn.auroc`,
+`robust.l2-0.5.accuracy`. Unknown keys are shown as they are.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from counterlens.runs.number import Number
+
+Better = Literal["up", "down", ""]
+Unit = Literal["share", "plain"]
+
+NARROW = "\u202f"  # narrow no-break space, between a figure and its unit
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """One key in words.
+
+    Args:
+        key: the key itself.
+        area, subject, metric: its pieces; `subject` is a data set or an attack, else empty.
+        label: the metric in a few words, with its subject.
+        unit: "share" is shown in per cent.
+        better: which way is better; empty where neither is.
+        limit: how far behind the best of a comparison counts as a failure; None: never.
+    """
+
+    key: str
+    area: str
+    subject: str
+    metric: str
+    label: str
+    unit: Unit
+    better: Better
+    limit: float | None
+
+
+# area.metric → words, unit, better, failure limit. The limits are absolute and are the ones under
+# which the summary tables of ratio2020 yield that paper's own statement about failure cases.
+_KNOWN: dict[str, tuple[str, Unit, Better, float | None]] = {
+    "accuracy.top1": ("Accuracy", "share", "up", 0.03),
+    "accuracy.top1_all": ("Accuracy, all classes allowed", "share", "up", None),
+    "accuracy.top5": ("Top-5 accuracy", "share", "up", None),
+    "accuracy.balanced": ("Class-balanced accuracy", "share", "up", None),
+    "calibration.ece": ("Calibration error (ECE)", "share", "down", 0.05),
+    "calibration.ece_common": ("ECE, bins of [0, 1]", "share", "down", None),
+    "calibration.rms": ("RMS calibration error", "share", "down", None),
+    "calibration.rms_paper": ("RMS calibration error, last bin skipped", "share", "down", None),
+    "calibration.temperature": ("Temperature", "plain", "", None),
+    "calibration.nll": ("Negative log-likelihood", "plain", "down", None),
+    "calibration.brier": ("Brier score", "plain", "down", None),
+    "selective.aurra": ("Selective accuracy (AURRA)", "share", "up", None),
+    "ood.auroc": ("AUROC", "share", "up", 0.05),
+    "ood.aupr": ("AUPR", "share", "up", None),
+    "ood.fpr95": ("FPR at 95 % TPR", "share", "down", None),
+    "ood.mmc": ("Mean confidence", "share", "down", 0.15),
+    "ood.worst_auroc": ("Worst-case AUROC", "share", "up", 0.10),
+    "ood.worst_mmc": ("Worst-case mean confidence", "share", "down", None),
+    "ood.ece": ("Joint-distribution ECE", "share", "down", None),
+    "robust.accuracy": ("Robust accuracy", "share", "up", 0.10),
+    "compare.failures": ("Clear failures", "plain", "down", None),
+    "paired.accuracy": ("Accuracy difference", "share", "", None),
+    "bias.shape": ("Shape bias", "share", "", None),
+    "bias.background_gap": ("Background gap", "share", "down", None),
+}
+_STAGES = {"_before": "before temperature", "_raw": "before temperature", "_after": "after temperature"}
+
+
+def meaning(key: str) -> Meaning:
+    """Read a key.
+
+    >>> m = meaning("robust.linf-8_255.accuracy")
+    >>> m.label, m.subject, m.better
+    ('Robust accuracy, l∞ 8/255', 'linf-8_255', 'up')
+    >>> meaning("calibration.ece_before").label
+    'Calibration error (ECE) before temperature'
+    """
+    area, *middle, metric = key.split(".") if "." in key else ("", key)
+    subject = ".".join(middle)
+    base, stage = metric, ""
+    for ending, words in _STAGES.items():
+        if metric.endswith(ending):
+            base, stage = metric.removesuffix(ending), f" {words}"
+    known = _KNOWN.get(f"{area}.{base}")
+    if known is None:
+        return Meaning(key, area, subject, metric, key, "plain", "", None)
+    label, unit, better, limit = known
+    label += stage + (f", {subject_words(area, subject)}" if subject else "")
+    return Meaning(key, area, subject, metric, label, unit, better, None if stage else limit)
+
+
+def metric_words(area: str, metric: str) -> str:
+    """A metric without its subject, for the head of a column.
+
+    >>> metric_words("ood", "auroc"), metric_words("ood", "odd_thing")
+    ('AUROC', 'odd thing')
+    """
+    known = meaning(f"{area}.{metric}")
+    return known.label if known.label != known.key else metric.replace("_", " ")
+
+
+def subject_words(area: str, subject: str) -> str:
+    """A data set or attack as people write it.
+
+    >>> subject_words("robust", "linf-8_255"), subject_words("ood", "street_view")
+    ('l∞ 8/255', 'street_view')
+    """
+    if area != "robust":
+        return subject
+    norm, _, radius = subject.partition("-")
+    sign = {"linf": "l∞", "l2": "l₂", "l1": "l₁"}.get(norm, norm)
+    return f"{sign} {radius.replace('_', '/')}" if radius else sign
+
+
+def show(value: float | None, unit: Unit = "plain", *, digits: int = 1) -> str:
+    """A value as text: shares in per cent, the rest with four significant figures.
+
+    >>> show(0.9321, "share"), show(1.23456), show(None), show(0.0412, "share", digits=2)
+    ('93.2\\u202f%', '1.235', '–', '4.12\\u202f%')
+    """
+    if value is None:
+        return "–"
+    if unit == "share":
+        return f"{100 * value:.{digits}f}{NARROW}%".replace("-", "−")
+    return f"{value:.4g}".replace("-", "−")
+
+
+def show_interval(number: Number, unit: Unit = "plain", *, digits: int = 1) -> str:
+    """The 95 % interval as text; empty where there is none.
+
+    >>> show_interval(Number(0.93, 100, 0.9, 0.95, "p"), "share")
+    '[90.0, 95.0]'
+    """
+    if number.low is None or number.high is None:
+        return ""
+    ends = (show(end, unit, digits=digits).removesuffix(f"{NARROW}%") for end in (number.low, number.high))
+    return f"[{', '.join(ends)}]"
+
+
+def verdict(number: Number) -> str:
+    """The trust verdict of an attack result: trusted, weak, do not quote; empty for other numbers."""
+    return str(number.trust.get("verdict", "")) if number.trust else ""
+
+
+def reasons(number: Number) -> list[str]:
+    """Why a number has its trust verdict."""
+    if not number.trust:
+        return []
+    given = number.trust.get("reasons", number.trust.get("reason", []))
+    return [given] if isinstance(given, str) else [str(reason) for reason in given]

@@ -1,0 +1,1 @@
+"""Workflows: verbs that compose the parts and write a run folder."""
