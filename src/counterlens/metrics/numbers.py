@@ -1,0 +1,234 @@
+"""From logits to the numbers of an audit: value, n, 95 % interval and protocol of each.
+
+What the intervals speak about: other images drawn as these were, with the model, the classes, the
+bins, the ratio of known to unknown images and the temperature held fixed.
+"""
+
+from collections.abc import Sequence
+from typing import Literal
+
+from torch import Tensor
+
+from counterlens.metrics.accuracy import top_k
+from counterlens.metrics.answers import Judged, answers, judge
+from counterlens.metrics.bias import CueVotes, background_gap
+from counterlens.metrics.calibration import count_bins, ece_of, rms_of, width_bins
+from counterlens.metrics.gap_intervals import ece_interval, rms_interval
+from counterlens.metrics.intervals import (
+    delong,
+    mean_interval,
+    newcombe,
+    newcombe_paired,
+    wilson,
+)
+from counterlens.metrics.ood import aupr, auroc, fpr95
+from counterlens.metrics.resampled import aupr_interval, aurra_interval, fpr95_interval
+from counterlens.metrics.selective import aurra
+from counterlens.metrics.temperature import HIGHEST, LOWEST, STEPS, by_ece, by_nll
+from counterlens.metrics.temperature_intervals import by_ece_interval, by_nll_interval
+from counterlens.runs import Number, key_part
+from counterlens.types import Flags, Labels, Logits
+
+Numbers = dict[str, Number]
+_INF = float("inf")
+
+
+def classification_numbers(
+    logits: Logits,
+    labels: Labels,
+    *,
+    temperature: float | None = None,
+    protocol: str = "",
+    everything: tuple[Logits, Labels] | None = None,
+    seed: int = 0,
+) -> Numbers:
+    """Accuracy, calibration and selective prediction of one model on one labelled set.
+
+    Args:
+        logits: over the classes of the protocol, already restricted to them.
+        labels: true classes, as columns of `logits`.
+        temperature: fitted on other images; adds the scaled errors. None leaves them out.
+        protocol: what the classes are, said in every number, e.g. "200 classes of ImageNet-A".
+        everything: logits and labels over all classes of the model, for `accuracy.top1_all`;
+            None when the protocol already covers them all.
+        seed: of the resampling.
+    """
+    said = judge(logits, labels)
+    classes = logits.shape[1]
+    how = protocol or f"all {classes} classes of the model"
+    out = {"accuracy.top1": share(said.right, f"arg-max is the true class; {how}")}
+    if classes > 5:
+        five = top_k(logits, labels, k=5)
+        out["accuracy.top5"] = share(five, f"true class among the 5 highest; {how}")
+    if everything is None:
+        out["accuracy.top1_all"] = out["accuracy.top1"]
+    else:
+        right = top_k(*everything)
+        over = f"arg-max over all {everything[0].shape[1]} classes of the model"
+        out["accuracy.top1_all"] = share(right, over)
+    out |= _calibration(said, classes, how, "temperature 1", seed)
+    out["selective.aurra"] = _aurra(said, how, seed)
+    if temperature is not None:
+        scaled = _calibration(
+            judge(logits, labels, temperature=temperature),
+            classes,
+            how,
+            f"temperature {temperature:.4g}, fitted on other images",
+            seed,
+        )
+        kept = ("calibration.ece", "calibration.ece_common", "calibration.rms", "calibration.nll")
+        out |= {f"{key}_scaled": scaled[key] for key in kept}
+    return out
+
+
+def share(hits: Flags, protocol: str) -> Number:
+    """A proportion with its Wilson interval."""
+    n, count = len(hits), int(hits.sum())
+    low, high = wilson(count, n)
+    return Number(count / n, n, low, high, f"{protocol}; Wilson interval")
+
+
+def _calibration(said: Judged, classes: int, how: str, heat: str, seed: int) -> Numbers:
+    n = len(said.right)
+    hybrid = "interval of the error endless images would show in these bins, by test inversion"
+    out: Numbers = {}
+    for key, start in (("ece", 1 / classes), ("ece_common", 0.0)):
+        bins = width_bins(said.confidence, said.right, bins=15, start=start)
+        value = ece_of(bins)
+        low, high = ece_interval(bins, value, seed=seed)
+        span = "[1/K, 1]" if key == "ece" else "[0, 1]"
+        text = f"15 equal bins of {span}; {heat}; {how}; {hybrid}"
+        out[f"calibration.{key}"] = Number(value, n, low, high, text)
+    equal = count_bins(said.confidence, said.right)
+    for key, last in (("rms", True), ("rms_paper", False)):
+        value = rms_of(equal, last=last)
+        low, high = rms_interval(equal, value, last=last, seed=seed)
+        which = "all bins" if last else "the most confident bin skipped, as the authors' code does"
+        text = f"bins of 100 images, {which}; {heat}; {how}; {hybrid}"
+        out[f"calibration.{key}"] = Number(value, n, low, high, text)
+    boot = f"{heat}; {how}; BCa bootstrap"
+    out["calibration.nll"] = _mean(said.nll, f"−log p(true class), nats; {boot}", (0, _INF), seed)
+    out["calibration.brier"] = _mean(
+        said.brier, f"squared distance to the true corner, 0 to 2; {boot}", (0, 2), seed
+    )
+    return out
+
+
+def _mean(values: Tensor, protocol: str, bounds: tuple[float, float], seed: int) -> Number:
+    low, high = mean_interval(values.numpy(), bounds, seed=seed)
+    return Number(values.mean().item(), len(values), low, high, protocol)
+
+
+def _aurra(said: Judged, how: str, seed: int) -> Number:
+    value = aurra(said.score, said.right)
+    low, high = aurra_interval(said.score.numpy(), said.right.numpy(), value, seed=seed)
+    text = (
+        f"mean accuracy over all response rates, surest first; temperature 1; {how}; BCa bootstrap"
+    )
+    return Number(value, len(said.right), low, high, text)
+
+
+def temperature_number(
+    logits: Logits,
+    labels: Labels,
+    *,
+    source: str,
+    method: Literal["ece", "nll"] = "ece",
+    seed: int = 0,
+) -> Number:
+    """The fitted temperature; `source` says on which images, e.g. "20 % held out by id"."""
+    if method == "nll":
+        value = by_nll(logits, labels)
+        low, high = by_nll_interval(logits, labels, value)
+        text = "lowest negative log likelihood; sandwich interval"
+    else:
+        value = by_ece(logits, labels)
+        low, high = by_ece_interval(logits, labels, value, seed=seed)
+        text = (
+            f"lowest ECE (10 bins of [1/K, 1]) of {STEPS} geometric temperatures in "
+            f"[{LOWEST}, {HIGHEST}]; percentile bootstrap"
+        )
+    return Number(value, len(labels), low, high, f"{text}; fitted on {source}")
+
+
+def ood_numbers(
+    inside: Logits,
+    outside: Logits,
+    *,
+    name: str,
+    temperature: float = 1.0,
+    protocol: str = "",
+    seed: int = 0,
+) -> Numbers:
+    """How well the confidence tells the known images from those of the unknown set `name`."""
+    known, unknown = (
+        answers(inside, temperature=temperature),
+        answers(outside, temperature=temperature),
+    )
+    a, b = known.score, unknown.score
+    x, y = a.numpy(), b.numpy()
+    m, n = len(a), len(b)
+    how = f"{protocol or f'all {inside.shape[1]} classes'}; temperature {temperature:.4g}"
+    score = f"score = log-odds of the top class; {how}"
+    values = {"auroc": auroc(a, b), "aupr": aupr(a, b), "fpr95": fpr95(a, b)}
+    ends = {
+        "auroc": delong(x, y),
+        "aupr": aupr_interval(x, y, values["aupr"], seed=seed),
+        "fpr95": fpr95_interval(x, y, values["fpr95"], seed=seed),
+    }
+    texts = {
+        "auroc": f"known positive, ties count half; {m} known, {n} unknown; {score}; "
+        "DeLong interval on the logit scale",
+        "aupr": f"unknown positive at {n} unknown to {m} known (chance {n / (m + n):.4g}), "
+        f"average precision; {score}; BCa bootstrap, ratio held",
+        "fpr95": f"unknown accepted when 95 % of {m} known are; {score}; percentile bootstrap",
+    }
+    part = f"ood.{key_part(name)}"
+    out = {
+        f"{part}.{key}": Number(values[key], n, *ends[key], texts[key])  # n: the unknown images
+        for key in values
+    }
+    text = f"mean confidence in the top class; {how}; BCa bootstrap"
+    out[f"{part}.mmc"] = _mean(unknown.confidence, text, (1 / inside.shape[1], 1), seed)
+    return out
+
+
+def shape_number(votes: CueVotes, *, protocol: str = "") -> Number:
+    """Shape bias with its Wilson interval over the images answered by either cue."""
+    decided = votes.shape + votes.texture
+    text = (
+        f"shape hits / (shape + texture hits); {votes.neither} images followed neither cue"
+        f"{'; ' + protocol if protocol else ''}; Wilson interval"
+    )
+    if votes.bias is None:
+        return Number.missing("no image was answered by its shape or its texture", text)
+    return Number(votes.bias, decided, *wilson(votes.shape, decided), text)
+
+
+def background_number(
+    same: Flags, random: Flags, *, ids: tuple[Sequence[str], Sequence[str]] | None = None
+) -> Number:
+    """Background gap with Newcombe's interval.
+
+    Args:
+        same, random: whether each Mixed-Same and each Mixed-Rand image was answered right.
+        ids: names of the foregrounds on both sides; when they are the same images the interval
+            is paired, which is narrower.
+    """
+    value = background_gap(same, random)
+    text = "accuracy on Mixed-Same less accuracy on Mixed-Rand, 9 groups"
+    if ids is not None and sorted(ids[0]) == sorted(ids[1]) and len(set(ids[0])) == len(same):
+        place = {name: i for i, name in enumerate(ids[1])}
+        other = random[[place[name] for name in ids[0]]]
+        low, high = newcombe_paired(*pair_counts(same, other))
+        return Number(value, len(same), low, high, f"{text}; same foregrounds, Newcombe paired")
+    hits, n = (int(same.sum()), int(random.sum())), (len(same), len(random))
+    low, high = newcombe(hits, n)
+    return Number(value, min(n), low, high, f"{text}; Newcombe interval")
+
+
+def pair_counts(first: Flags, second: Flags) -> tuple[int, int, int, int]:
+    """Images that both, only the first, only the second, or neither got right."""
+    both = int((first & second).sum())
+    one, two = int(first.sum()) - both, int(second.sum()) - both
+    return both, one, two, len(first) - both - one - two
