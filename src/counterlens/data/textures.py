@@ -58,30 +58,32 @@ def pattern(kind: str, size: tuple[int, int], rng: np.random.Generator) -> Field
     if kind == "stripes":
         return _wave(along * periods)
     if kind == "checks":
-        return np.abs(_step(along * periods) - _step(across * periods))
+        return np.asarray(np.abs(_step(along * periods) - _step(across * periods)))
     if kind == "rings":
         return _wave(np.hypot(x - centre[0], y - centre[1]) * periods)
     if kind == "waves":
         return _wave(along * periods + 0.3 * np.sin(2 * np.pi * across * periods / 2))
     if kind == "dots":
-        return ((along * periods % 1 - 0.5) ** 2 + (across * periods % 1 - 0.5) ** 2 < 0.09) * 1.0
+        off = (along * periods % 1 - 0.5) ** 2 + (across * periods % 1 - 0.5) ** 2
+        return np.asarray(off < 0.09, dtype=np.float64)
     if kind == "cells":
         points = rng.uniform(-0.1, 1.1, (int(periods**2), 2))
         points *= np.array(size) / min(size)
         near = np.full(size, np.inf)
         for row, column in points:
             near = np.minimum(near, np.hypot(y - row, x - column))
-        return near / near.max()
+        return np.asarray(near / near.max())
     clouds = _clouds(size, rng)
     return clouds if kind == "clouds" else _wave(along * periods + 2 * clouds)
 
 
 def _wave(phase: Field) -> Field:
-    return 0.5 + 0.5 * np.sin(2 * np.pi * phase)
+    wave: Field = 0.5 + 0.5 * np.sin(2 * np.pi * phase)
+    return wave
 
 
 def _step(phase: Field) -> Field:
-    return (phase % 1 < 0.5) * 1.0
+    return np.asarray(phase % 1 < 0.5, dtype=np.float64)
 
 
 def _clouds(size: tuple[int, int], rng: np.random.Generator) -> Field:
@@ -91,4 +93,4 @@ def _clouds(size: tuple[int, int], rng: np.random.Generator) -> Field:
         scale = (size[0] / grid.shape[0], size[1] / grid.shape[1])
         total += zoom(grid, scale, order=1)[: size[0], : size[1]] / 2**octave
     low, high = total.min(), total.max()
-    return (total - low) / max(high - low, 1e-9)
+    return np.asarray((total - low) / max(high - low, 1e-9))
