@@ -150,7 +150,10 @@ def write_pack(
 def load_npz(path: Path, *, leave: tuple[str, ...] = ("encoded",)) -> dict[str, np.ndarray]:
     """The arrays of an .npz file but those left for later; a damaged file is refused by name."""
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with path.open("rb") as file:  # numpy leaves a damaged file open
+            archive = np.load(file, allow_pickle=False)
+            if not isinstance(archive, np.lib.npyio.NpzFile):
+                raise ValueError("it is one array")
             return {key: archive[key] for key in archive.files if key not in leave}
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, struct.error) as error:
         raise InputError(
