@@ -1,3 +1,82 @@
-"""counterlens: the debugger for image classifiers."""
+"""counterlens: the debugger for image classifiers.
+
+The public names, loaded when first used: `import counterlens` itself loads neither torch nor any
+other heavy library.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from counterlens.ball import Ball
+    from counterlens.classifier import Classifier
+    from counterlens.data import open_set
+    from counterlens.doctor import examine
+    from counterlens.errors import CounterlensError, InputError
+    from counterlens.metrics import classification_numbers, ood_numbers
+    from counterlens.models import load
+    from counterlens.predict import predict
+    from counterlens.runs import Number, Run
+    from counterlens.search import apgd, pgd, robust, worst_confidence
+    from counterlens.types import Preprocess
+    from counterlens.workflows.audit import audit
+    from counterlens.workflows.compare import compare
+    from counterlens.workflows.train import train
 
 __version__ = "0.1.0"
+
+_HOMES = {
+    "Ball": "ball",
+    "Classifier": "classifier",
+    "CounterlensError": "errors",
+    "InputError": "errors",
+    "Number": "runs",
+    "Preprocess": "types",
+    "Run": "runs",
+    "apgd": "search",
+    "audit": "workflows.audit",
+    "classification_numbers": "metrics",
+    "compare": "workflows.compare",
+    "examine": "doctor",
+    "load": "models",
+    "ood_numbers": "metrics",
+    "open_set": "data",
+    "pgd": "search",
+    "predict": "predict",
+    "robust": "search",
+    "train": "workflows.train",
+    "worst_confidence": "search",
+}
+
+__all__ = [
+    "Ball",
+    "Classifier",
+    "CounterlensError",
+    "InputError",
+    "Number",
+    "Preprocess",
+    "Run",
+    "apgd",
+    "audit",
+    "classification_numbers",
+    "compare",
+    "examine",
+    "load",
+    "ood_numbers",
+    "open_set",
+    "pgd",
+    "predict",
+    "robust",
+    "train",
+    "worst_confidence",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"counterlens has no {name!r}")
+    return getattr(import_module(f"counterlens.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

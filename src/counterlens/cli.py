@@ -69,7 +69,8 @@ def audit(
         str | None, typer.Option(help="Worst-case OOD detection within this ball, e.g. l2:1.0.")
     ] = None,
     attack_version: Annotated[
-        str, typer.Option(help="standard, plus, rand, ratio, or quick (APGD only, an upper bound).")
+        str,
+        typer.Option(help="standard, plus, rand, ratio-era, or fast (APGD alone, an upper bound)."),
     ] = "standard",
     attack_points: Annotated[int, typer.Option(help="How many images to attack.")] = 1000,
     budget: Annotated[
@@ -85,7 +86,9 @@ def audit(
     anyway: Annotated[
         bool, typer.Option("--anyway", help="Go on although the doctor refused.")
     ] = False,
-    limit: Annotated[int | None, typer.Option(help="Use only this many images of each set.")] = None,
+    limit: Annotated[
+        int | None, typer.Option(help="Use only this many images of each set.")
+    ] = None,
     batch: Annotated[int | None, typer.Option(help="Images per batch. Default: found out.")] = None,
     workers: Annotated[int | None, typer.Option(help="Decoding processes.")] = None,
     out: Out = None,
@@ -98,10 +101,12 @@ def audit(
 ) -> None:
     """Measure accuracy, calibration, OOD detection and robustness; write a report."""
     if len(models_and_data) < 2:
-        raise typer.BadParameter("expected MODEL... DATA, e.g. zoo:cifar10-plain-small sample:cifar10")
+        raise typer.BadParameter(
+            "expected MODEL... DATA, e.g. zoo:cifar10-plain-small sample:cifar10"
+        )
     from counterlens.workflows.audit import audit as run_audit
 
-    run = run_audit(
+    runs = run_audit(
         models_and_data[:-1],
         models_and_data[-1],
         ood=ood,
@@ -123,8 +128,8 @@ def audit(
         trust_remote_code=trust_remote_code,
         quiet=quiet,
     )
-    _finish(run, as_json=as_json, quiet=quiet)
-    if any(not row["passed"] for row in run.table("gates")):
+    _finish(runs[-1], as_json=as_json, quiet=quiet)
+    if any(not row["passed"] for run in runs for row in run.table("gates")):
         raise typer.Exit(1)
 
 
@@ -232,7 +237,9 @@ def _show_findings(findings: list[dict[str, Any]]) -> None:
     console = Console(stderr=True)
     marks = {"ok": "[green]ok[/]", "warn": "[yellow]warn[/]", "fail": "[red]FAIL[/]"}
     for row in findings:
-        console.print(f"{marks.get(row['status'], row['status']):>6}  {row['check']}: {row['found']}")
+        console.print(
+            f"{marks.get(row['status'], row['status']):>6}  {row['check']}: {row['found']}"
+        )
         if row["status"] in ("warn", "fail"):
             console.print(f"        {row['fix']}  (sure: {row['sure']})")
 

@@ -1,0 +1,351 @@
+"""Audit: measure a classifier on a set of images and write one honest report.
+
+One pass over each set; every number is a function of the logits it leaves.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from counterlens import doctor, metrics
+from counterlens.classifier import Classifier
+from counterlens.data import name_of, open_set
+from counterlens.errors import InputError
+from counterlens.images import ImageSet
+from counterlens.models import load
+from counterlens.models.weights import weights_hash
+from counterlens.predict import predict
+from counterlens.report import render
+from counterlens.runs import (
+    Number,
+    Run,
+    check_gates,
+    keep_logits,
+    key_part,
+    new_folder,
+    parse_gate,
+)
+from counterlens.workflows import gallery
+from counterlens.workflows.compare import compare
+from counterlens.workflows.protocol import Inside, Protocol, choose
+from counterlens.workflows.robustness import parse_attack, robustness, seconds, worst_ood
+from counterlens.workflows.settings import Settings
+
+
+def audit(
+    models: Sequence[str],
+    data: str,
+    *,
+    ood: Sequence[str] = (),
+    attack: Sequence[str] = (),
+    ood_attack: str | None = None,
+    attack_version: str = "standard",
+    attack_points: int = 1000,
+    budget: str | None = None,
+    calibrate: str | None = None,
+    require: Sequence[str] = (),
+    anyway: bool = False,
+    limit: int | None = None,
+    batch: int | None = None,
+    workers: int | None = None,
+    out: Path | None = None,
+    resume: bool = False,
+    seed: int = 0,
+    device: str = "auto",
+    trust_remote_code: bool = False,
+    quiet: bool = False,
+) -> list[Run]:
+    """Audit one model or several; the last run is the one to show.
+
+    Several models get a run each, inside `out`, and a comparison of them beside it.
+    """
+    settings = Settings(
+        models[0],
+        data,
+        tuple(ood),
+        tuple(attack),
+        ood_attack,
+        attack_version,
+        attack_points,
+        budget,
+        calibrate,
+        tuple(require),
+        anyway,
+        limit,
+        batch,
+        workers,
+        seed,
+        device,
+        trust_remote_code,
+    )
+    _check(settings)
+    if len(models) == 1:
+        folder = out or new_folder("audit", f"{_short(models[0])}-{name_of(data)}")
+        return [_audit(settings, folder, resume=resume, quiet=quiet)]
+    parent = out or new_folder("audit", f"{len(models)}-models-{name_of(data)}")
+    runs = []
+    for number, model in enumerate(models, 1):
+        folder = parent / f"{number}-{_short(model)}"
+        if resume and (folder / "DONE").exists():
+            runs.append(Run.open(folder))
+            continue
+        runs.append(_audit(replace(settings, model=model), folder, resume=resume, quiet=quiet))
+    return [*runs, compare([run.folder for run in runs], out=parent / "compare")]
+
+
+def _check(settings: Settings) -> None:
+    """Refuse what cannot work before anything is loaded or written."""
+    for text in settings.require:
+        parse_gate(text)
+    for text in (*settings.attack, *([settings.ood_attack] if settings.ood_attack else [])):
+        parse_attack(text)
+    seconds(settings.budget)
+    names = [name_of(spec) for spec in (settings.data, *settings.ood)]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise InputError(
+            f"two sets are named {twice[0]!r}. Name one of them yourself: --ood NAME=SPEC."
+        )
+    if settings.limit is not None and settings.limit < 1:
+        raise InputError(f"--limit is {settings.limit}, expected 1 or more.")
+
+
+def _short(model: str) -> str:
+    return key_part(Path(model.split("@")[0].split(":")[-1]).name) or "model"
+
+
+def _audit(settings: Settings, folder: Path, *, resume: bool, quiet: bool) -> Run:
+    classifier = load(
+        settings.model, device=settings.device, trust_remote_code=settings.trust_remote_code
+    )
+    size, channels = classifier.preprocess.size, classifier.channels
+
+    def opened(spec: str) -> ImageSet:
+        return open_set(
+            spec, limit=settings.limit, seed=settings.seed, size=size, channels=channels
+        )
+
+    images = opened(settings.data)
+    protocol = choose(classifier, images)
+    outside = [opened(spec) for spec in settings.ood]
+    held = opened(settings.calibrate) if settings.calibrate else None
+
+    run = Run.create(folder, "audit", asdict(settings), resume=resume)
+    run.note(
+        model=settings.model,
+        data=images.name,
+        classes=len(protocol.classes),
+        matched=protocol.matching.summary(),
+        weights_hash=weights_hash(classifier),
+        data_fingerprint={s.name: s.fingerprint for s in [images, *outside]},
+        notes={s.name: list(s.notes) for s in [images, *outside] if s.notes},
+        preprocess=asdict(classifier.preprocess),
+        device=str(classifier.mean.device),
+        seed=settings.seed,
+    )
+    run.write_table("matching", protocol.matching.table())
+    findings = doctor.examine(classifier, images, seed=settings.seed)
+    run.write_table("doctor", [asdict(finding) for finding in findings])
+    if not settings.anyway:
+        doctor.refuse_if_failed(findings)
+
+    said = _Said(run, classifier, settings, quiet)
+    inside = _inside(said, images, protocol, held)
+    run.add_numbers(_background(said, images))
+    for other in outside:
+        _outside(said, other, inside)
+    known = np.flatnonzero(protocol.known)
+    points = known[: settings.attack_points]
+    for text in settings.attack:
+        robustness(run, classifier, images, protocol, points, text, settings, quiet=quiet)
+    if settings.ood_attack:
+        for other in outside:
+            worst_ood(
+                run,
+                classifier,
+                other,
+                inside.against(other, classifier),
+                settings.ood_attack,
+                settings,
+                quiet=quiet,
+            )
+    run.write_table("gates", _gates(settings, run))
+    render(run)
+    run.finish()
+    return run
+
+
+@dataclass(frozen=True)
+class _Said:
+    """Predictions of one model, made once and kept for a resumed run."""
+
+    run: Run
+    classifier: Classifier
+    settings: Settings
+    quiet: bool
+
+    def about(self, images: ImageSet, role: str) -> Tensor:
+        """Outputs for a whole set, from the state of an interrupted run where it has them."""
+        path = self.run.path("state", f"outputs-{role}-{key_part(images.name)}.npy")
+        if path.exists():
+            return torch.from_numpy(np.load(path))
+        found = predict(
+            self.classifier,
+            images,
+            batch=self.settings.batch or "auto",
+            workers="auto" if self.settings.workers is None else self.settings.workers,
+            progress=not self.quiet,
+            out=path,
+        )
+        return torch.as_tensor(found.logits)
+
+
+def _inside(said: _Said, images: ImageSet, protocol: Protocol, held: ImageSet | None) -> Inside:
+    """Numbers and tables on the labelled set, without the share the temperature is fitted on."""
+    run, seed = said.run, said.settings.seed
+    outputs = said.about(images, "in")
+    labels = torch.from_numpy(protocol.labels)
+    known = protocol.known
+    if held is not None:
+        theirs = choose(said.classifier, held)
+        some = torch.from_numpy(np.flatnonzero(theirs.known))
+        fit_logits = theirs.logits(said.about(held, "calibrate"))[some]
+        fit_labels = torch.from_numpy(theirs.labels)[some]
+        source = f"{len(some)} images of {held.name}"
+        reported = torch.from_numpy(np.flatnonzero(known))
+    else:
+        apart = metrics.split_by_id(images.ids, 0.2)
+        some = torch.from_numpy(np.flatnonzero(known & apart))
+        reported = torch.from_numpy(np.flatnonzero(known & ~apart))
+        fit_logits, fit_labels = protocol.logits(outputs[some]), labels[some]
+        source = f"{len(some)} images of {images.name} set apart by id and not reported on"
+    if not len(reported):
+        raise InputError(
+            f"{images.name} leaves no image to report on: {len(images)} images in all. "
+            "Give more images, or calibrate on others: --calibrate SPEC."
+        )
+    logits, true = protocol.logits(outputs[reported]), labels[reported]
+    heat = _temperature(run, fit_logits, fit_labels, source, seed)
+
+    numbers = metrics.classification_numbers(
+        logits, true, temperature=heat, protocol=protocol.text, seed=seed
+    )
+    over_all = protocol.right_over_all(outputs[reported], true)
+    numbers["accuracy.top1_all"] = metrics.share(
+        over_all, f"arg-max over all {outputs.shape[1]} classes of the model"
+    )
+    numbers |= _cues(images, protocol, outputs, reported)
+    run.add_numbers(numbers)
+
+    before, after = metrics.judge(logits, true), metrics.judge(logits, true, temperature=heat)
+    k = logits.shape[1]
+    run.write_table("per_class", metrics.per_class(before, true, protocol.classes))
+    run.write_table("confusions", metrics.confusions(before.answer, true, protocol.classes))
+    run.write_table(
+        "reliability",
+        [
+            *metrics.reliability(before.confidence, before.right, classes=k, when="before"),
+            *metrics.reliability(after.confidence, after.right, classes=k, when="after"),
+        ],
+    )
+    run.write_table("response_rate", metrics.response_rate(before.score, before.right))
+    run.write_table("confidence_hist", metrics.confidence_hist(after.confidence, name=images.name))
+    ids = [images.ids[i] for i in reported.tolist()]
+    keep_logits(
+        run, key_part(images.name), logits.numpy(), labels=true.tolist(), ids=ids, temperature=heat
+    )
+    gallery.mistakes(run, images, reported, after, true, protocol.classes)
+    return Inside(protocol, outputs[reported], true, heat)
+
+
+def _temperature(run: Run, logits: Tensor, labels: Tensor, source: str, seed: int) -> float:
+    """Fit the temperature; with too few images it stays 1 and the run says so."""
+    if len(labels) < 20:
+        reason = f"{len(labels)} images to fit it on, expected 20 or more; temperature 1 is used"
+        run.add_numbers(
+            {"calibration.temperature": Number.missing(reason, f"fitted on {source}", len(labels))}
+        )
+        return 1.0
+    fitted = metrics.temperature_number(logits, labels, source=source, seed=seed)
+    by_nll = metrics.temperature_number(logits, labels, source=source, method="nll", seed=seed)
+    run.add_numbers({"calibration.temperature": fitted, "calibration.temperature_nll": by_nll})
+    assert fitted.value is not None
+    return fitted.value
+
+
+def _cues(
+    images: ImageSet, protocol: Protocol, outputs: Tensor, reported: Tensor
+) -> dict[str, Number]:
+    """Shape bias, where the pictures carry two cues."""
+    textures = images.extra.get("texture_labels")
+    if textures is None or protocol.matching.map.rule != "mean":
+        return {}
+    texture = torch.from_numpy(protocol.matching.relabel(np.asarray(textures, dtype=np.int64)))
+    shape = torch.from_numpy(protocol.labels)
+    votes = metrics.cue_votes(
+        outputs[reported], shape[reported], texture[reported], protocol.matching.map.groups
+    )
+    return {"bias.shape": metrics.shape_number(votes, protocol=protocol.text)}
+
+
+def _background(said: _Said, images: ImageSet) -> dict[str, Number]:
+    """The background gap, where the data is the background challenge."""
+    if images.space != "imagenet-9":
+        return {}
+    root = said.settings.data.partition("@")[2]
+    right, ids = [], []
+    for variant in ("mixed_same", "mixed_rand"):
+        try:
+            part = open_set(
+                f"known:imagenet-9/{variant}@{root}",
+                limit=said.settings.limit,
+                seed=said.settings.seed,
+            )
+        except InputError as error:
+            return {"bias.background_gap": Number.missing(str(error), "ImageNet-9")}
+        theirs = choose(said.classifier, part)
+        outputs = said.about(part, "background")
+        right.append(theirs.right_over_all(outputs, torch.from_numpy(theirs.labels)))
+        ids.append(list(part.ids))
+    return {"bias.background_gap": metrics.background_number(*right, ids=(ids[0], ids[1]))}
+
+
+def _outside(said: _Said, other: ImageSet, inside: Inside) -> None:
+    """How far an unknown set is told apart by confidence alone."""
+    view = inside.against(other, said.classifier)
+    logits = view.protocol.logits(said.about(other, "ood"))
+    run = said.run
+    numbers = metrics.ood_numbers(
+        view.logits,
+        logits,
+        name=other.name,
+        temperature=view.temperature,
+        protocol=view.protocol.text,
+        seed=said.settings.seed,
+    )
+    run.add_numbers(numbers)
+    answers = metrics.answers(logits, temperature=view.temperature)
+    kept = [row for row in run.table("confidence_hist") if row["set"] != other.name]
+    rows = metrics.confidence_hist(answers.confidence, name=other.name)
+    run.write_table("confidence_hist", [*kept, *rows])
+    keep_logits(
+        run,
+        key_part(other.name),
+        logits.numpy(),
+        labels=[-1] * len(logits),
+        ids=list(other.ids),
+        role="ood",
+        temperature=view.temperature,
+    )
+    gallery.surest(run, other, answers, view.protocol.classes)
+
+
+def _gates(settings: Settings, run: Run) -> list[dict[str, object]]:
+    results = check_gates([parse_gate(text) for text in settings.require], run.numbers)
+    return [
+        {"gate": r.gate.text, "value": r.value, "passed": r.passed, "why": r.why} for r in results
+    ]

@@ -1,0 +1,145 @@
+"""Under which protocol a model is judged on a data set: which answers count, for which labels."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Int64
+
+from counterlens.classifier import Classifier
+from counterlens.errors import InputError
+from counterlens.images import ImageSet
+from counterlens.label_spaces import Matching, declared_map, match_classes
+from counterlens.metrics import coarse_right, group_means, restrict
+from counterlens.types import Flags, Labels, Logits
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """A data set's classes as answers of a model.
+
+    Args:
+        matching: which class is which, and the rule that turns outputs into answers.
+        labels: true answer of each image as a column of `logits(…)`; −1 where it has none.
+        text: the protocol in words, said with every number.
+    """
+
+    matching: Matching
+    labels: Int64[np.ndarray, "n"]
+    text: str
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the columns of `logits(…)`."""
+        return self.matching.map.classes
+
+    @property
+    def known(self) -> Bool[np.ndarray, "n"]:
+        """Images whose class the model knows."""
+        return self.labels >= 0
+
+    def logits(self, outputs: Logits) -> Logits:
+        """The model's outputs as logits over the classes of the protocol.
+
+        Equation: nae2021 §5   restrict to the subset first, then arg-max and softmax
+        """
+        map_ = self.matching.map
+        match map_.rule:
+            case "subset":
+                whole = map_.columns == tuple(range(outputs.shape[1]))
+                return outputs if whole else restrict(outputs, map_.columns)
+            case "mean":
+                shares = group_means(outputs.double().softmax(1), map_.groups)
+                return shares.clamp_min(1e-300).log()
+            case "argmax":
+                return _by_answer(outputs, map_.mapping(outputs.shape[1]), len(map_.classes))
+        raise InputError(f"label map {map_.name} has the unknown rule {map_.rule!r}.")
+
+    def right_over_all(self, outputs: Logits, labels: Labels) -> Flags:
+        """Whether the arg-max over all of the model's outputs belongs to the true class."""
+        return coarse_right(outputs, labels, self.matching.map.mapping(outputs.shape[1]))
+
+
+@dataclass(frozen=True)
+class Inside:
+    """The reported images of the known set, as one view on them.
+
+    Args:
+        protocol: which answers count.
+        outputs: all outputs of the model, a row per reported image.
+        labels: true answers as columns of `logits`.
+        temperature: fitted on other images.
+    """
+
+    protocol: Protocol
+    outputs: Logits
+    labels: Labels
+    temperature: float
+
+    @property
+    def logits(self) -> Logits:
+        """Logits over the classes of the protocol."""
+        return self.protocol.logits(self.outputs)
+
+    def against(self, other: ImageSet, classifier: Classifier) -> "Inside":
+        """The view that an unknown set's own protocol asks for.
+
+        ImageNet-O is told apart from ImageNet images of 200 classes, over these 200 outputs.
+        """
+        if other.space != "imagenet-o" or self.protocol.matching.map.rule != "subset":
+            return self
+        map_ = declared_map("imagenet-o", classifier.classes)
+        if map_ is None or map_ == self.protocol.matching.map:
+            return self
+        place = {column: i for i, column in enumerate(map_.columns)}
+        own = self.protocol.matching.map.columns
+        moved = torch.tensor([place.get(own[int(label)], -1) for label in self.labels])
+        rows = torch.nonzero(moved >= 0).flatten()
+        if not len(rows):
+            return self
+        position = tuple(range(len(map_.classes)))
+        matching = Matching(self.protocol.matching.rows, map_, position)
+        words = _words(matching, len(classifier.classes))
+        view = Protocol(matching, moved[rows].numpy(), words)
+        return Inside(view, self.outputs[rows], moved[rows], self.temperature)
+
+
+def choose(classifier: Classifier, images: ImageSet) -> Protocol:
+    """Match the classes of a set with a model's; a declared label space brings its own rule."""
+    if not images.classes:
+        raise InputError(
+            f"{images.name} has no classes, expected labelled images: a folder with a folder per "
+            "class, or a manifest with a label column."
+        )
+    matching = match_classes(classifier.classes, images.classes, images.space)
+    labels = matching.relabel(images.labels)
+    if not (labels >= 0).any():
+        raise InputError(f"{images.name} has no image of a class that {classifier.name} knows.")
+    return Protocol(matching, labels, _words(matching, len(classifier.classes)))
+
+
+def _words(matching: Matching, outputs: int) -> str:
+    map_ = matching.map
+    match map_.rule:
+        case "mean":
+            return f"{map_.name}: mean probability of each of {len(map_.classes)} groups"
+        case "argmax":
+            return f"{map_.name}: arg-max over {outputs} classes, then its group"
+    if len(map_.classes) == outputs:
+        return f"all {outputs} classes of the model"
+    return f"{map_.name}: {len(map_.classes)} of the model's {outputs} classes"
+
+
+def _by_answer(outputs: Logits, mapping: tuple[int, ...], classes: int) -> Logits:
+    """Log of the probability each group holds; an answer in no group leaves its row undecided.
+
+    The group of the arg-max class gets the whole probability of that class on top of all others,
+    so that the arg-max over groups is the group of the arg-max class.
+    """
+    probs = outputs.double().softmax(1)
+    best, answer = probs.max(1)
+    group = torch.tensor(mapping, device=outputs.device)[answer]
+    scores = ((1 - best) / classes).clamp_min(1e-300).unsqueeze(1).repeat(1, classes)
+    found = group >= 0
+    scores[found, group[found]] = best[found]
+    return scores.log()

@@ -1,0 +1,282 @@
+"""The attacked part of an audit: robust accuracy, and the worst confidence around strangers.
+
+Paper: Croce and Hein 2020 (autoattack2020); Augustin et al. 2020 (ratio2020), sections 4.1, 4.2.
+Differs: the worst-case AUROC raises log-confidence and lead over the second class, 5 restarts
+       each, and keeps the worse; an upper bound all the same, and said to be one.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Int64
+from torch import Tensor
+
+from counterlens import metrics
+from counterlens.ball import Ball
+from counterlens.classifier import Classifier
+from counterlens.errors import InputError
+from counterlens.images import ImageSet, prepare
+from counterlens.metrics.intervals import wilson
+from counterlens.runs import Number, Run, key_part
+from counterlens.search import Robustness, robust, worst_confidence
+from counterlens.search import Settings as Search
+from counterlens.types import Images
+from counterlens.workflows.protocol import Inside, Protocol
+from counterlens.workflows.settings import Settings
+
+NORMS = {"l1": "l1", "l2": "l2", "linf": "linf", "l∞": "linf"}
+STEPS, RESTARTS = 100, 5
+_PROBED = 32  # points on which a twice as long search asks whether the worst case was met
+
+
+def parse_attack(text: str) -> Ball:
+    """`l2:0.5` or `linf:8/255` as a ball.
+
+    >>> parse_attack("linf:8/255").radius == 8 / 255
+    True
+    """
+    norm, _, size = text.partition(":")
+    try:
+        radius = float(Fraction(size.strip()))
+    except (ValueError, ZeroDivisionError):
+        radius = -1.0
+    if norm.strip() not in NORMS or radius <= 0:
+        raise InputError(
+            f"attack {text!r} is not NORM:RADIUS with a radius above 0, "
+            "for example l2:0.5, linf:8/255 or l1:12."
+        )
+    return Ball(NORMS[norm.strip()], radius)  # type: ignore[arg-type]
+
+
+def seconds(budget: str | None) -> float | None:
+    """`90`, `90s`, `10m` or `1.5h` in seconds.
+
+    >>> seconds("10m")
+    600.0
+    """
+    if budget is None:
+        return None
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smh]?)\s*", budget)
+    if not found:
+        raise InputError(f"--budget is {budget!r}, expected a time such as 90s, 10m or 1h.")
+    return float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[found[2]]
+
+
+def pixels(images: ImageSet, rows: Int64[np.ndarray, "n"], classifier: Classifier) -> Images:
+    """These pictures as the classifier sees them, in [0, 1]."""
+    made = [
+        prepare(images.read(int(i)), classifier.preprocess, channels=classifier.channels)
+        for i in rows
+    ]
+    return torch.from_numpy(np.stack(made)).float() / 255
+
+
+def judged_model(classifier: Classifier, protocol: Protocol) -> Callable[[Images], Tensor]:
+    """The model as the protocol sees it: attacks must fool the answers that count."""
+    map_ = protocol.matching.map
+    if map_.rule == "subset" and map_.columns == tuple(range(len(classifier.classes))):
+        return classifier
+    return lambda x: protocol.logits(classifier(x)).float()
+
+
+def robustness(
+    run: Run,
+    classifier: Classifier,
+    images: ImageSet,
+    protocol: Protocol,
+    rows: Int64[np.ndarray, "n"],
+    attack: str,
+    asked: Settings,
+    *,
+    quiet: bool = False,
+) -> None:
+    """Attack some images, add the robust accuracy with its verdict and the curve over radius."""
+    ball, key = parse_attack(attack), key_part(attack)
+    found = robust(
+        judged_model(classifier, protocol),
+        pixels(images, rows, classifier),
+        torch.from_numpy(protocol.labels[rows]),
+        ball,
+        version=asked.attack_version,  # type: ignore[arg-type]
+        settings=_settings(run, f"attack-{key}", classifier, asked, quiet),
+    )
+    run.add_numbers({f"robust.{key}.accuracy": _number(found, attack)})
+    trust = found.trust.to_json()
+    kept = [row for row in run.table("trust") if row["attack"] != attack]
+    flags = [
+        {"attack": attack, "flag": f["name"], "status": f["status"], "detail": f["detail"]}
+        for f in trust["flags"]
+    ]
+    run.write_table("trust", [*kept, *flags])
+    curve = [r for r in run.table("robust_curve") if r["attack"] != attack]
+    run.write_table("robust_curve", [*curve, *_curve(found, ball, attack)])
+    stages = [r for r in run.table("attack_stages") if r["attack"] != attack]
+    run.write_table("attack_stages", [*stages, *({"attack": attack, **s} for s in found.stages)])
+    _keep_points(run, key, found, [images.ids[int(i)] for i in rows])
+
+
+def _settings(run: Run, name: str, classifier: Classifier, asked: Settings, quiet: bool) -> Search:
+    return Search(
+        seed=asked.seed,
+        batch=asked.batch or "auto",
+        device=str(classifier.mean.device),
+        budget=seconds(asked.budget),
+        state=run.path("state", name),
+        progress=None if quiet else _say(name),
+    )
+
+
+def _say(name: str) -> Callable[[Mapping[str, Any]], None]:
+    """Progress of an attack as one line that is written over, or plain lines in a log."""
+    import sys
+    import time
+
+    last = 0.0
+
+    def say(facts: Mapping[str, Any]) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last < (1 if sys.stderr.isatty() else 20):
+            return
+        last = now
+        text = " · ".join(f"{k} {v}" for k, v in facts.items())
+        end = "\r" if sys.stderr.isatty() else "\n"
+        sys.stderr.write(f"{name}: {text}{end}")
+
+    return say
+
+
+def _number(found: Robustness, attack: str) -> Number:
+    n = len(found.robust)
+    notes = "".join(f"; {note}" for note in found.notes)
+    work = f"{found.counts.get('forward', 0)} forward, {found.counts.get('backward', 0)} backward"
+    text = f"{found.protocol} ({attack}); {work} passes{notes}"
+    low, high = (round(bound * n) for bound in found.bounds)
+    ends = (wilson(low, n)[0], wilson(high, n)[1])
+    if not found.complete:
+        text += f"; stopped early: between {low / n:.4f} and {high / n:.4f} of these points hold"
+    return Number(high / n, n, *ends, f"{text}; Wilson interval", trust=found.trust.to_json())
+
+
+def _curve(found: Robustness, ball: Ball, attack: str) -> list[dict[str, object]]:
+    """Robust accuracy over radius: attacked at the radius, bounded from above elsewhere."""
+    n, rows = len(found.robust), []
+    radius = float(ball.radius)
+    for share in np.linspace(0, 1, 21):
+        at = share * radius
+        if share == 1:
+            hits = int(found.robust.sum())
+        else:
+            hits = int((found.correct & (found.distances > at)).sum())
+        low, high = wilson(hits, n)
+        kind = "attacked" if share in (0, 1) else "upper bound"
+        rows.append(
+            {
+                "attack": attack,
+                "norm": ball.norm,
+                "radius": at,
+                "accuracy": hits / n,
+                "low": low,
+                "high": high,
+                "n": n,
+                "kind": kind,
+            }
+        )
+    return rows
+
+
+def _keep_points(run: Run, key: str, found: Robustness, ids: list[str]) -> None:
+    """Keep the adversarial pictures for reuse, compressed."""
+    from counterlens.runs import atomic
+
+    broken = torch.nonzero(found.correct & ~found.robust).flatten()
+    path = run.path("tables", f"adversarial-{key}.npz")
+    with atomic(path) as part, part.open("wb") as file:
+        np.savez_compressed(
+            file,
+            points=found.points[broken].cpu().numpy().astype(np.float32),
+            ids=np.array([ids[i] for i in broken.tolist()]),
+            robust=found.robust.cpu().numpy(),
+            all_ids=np.array(ids),
+        )
+
+
+def worst_ood(
+    run: Run,
+    classifier: Classifier,
+    other: ImageSet,
+    inside: Inside,
+    ball_text: str,
+    asked: Settings,
+    *,
+    quiet: bool = False,
+) -> None:
+    """Raise the confidence around unknown images and ask again whether they are told apart."""
+    ball = parse_attack(ball_text)
+    rows = np.arange(min(len(other), asked.attack_points), dtype=np.int64)
+    x = pixels(other, rows, classifier)
+    protocol, in_logits, temperature = inside.protocol, inside.logits, inside.temperature
+    model = judged_model(classifier, protocol)
+    settings = _settings(run, f"worst-{key_part(other.name)}", classifier, asked, quiet)
+    found = worst_confidence(model, x, ball, steps=STEPS, restarts=RESTARTS, settings=settings)
+    probed = worst_confidence(
+        model,
+        x[:_PROBED],
+        ball,
+        steps=2 * STEPS,
+        restarts=RESTARTS,
+        settings=replace(settings, state=None, seed=asked.seed + 1, budget=None, progress=None),
+    )
+    logits, better = (
+        _logits(model, points, classifier) for points in (found.points, probed.points)
+    )
+    trust = _trust(in_logits, logits[:_PROBED], better, found.complete, temperature)
+    text = f"{protocol.text}; worst case within {ball_text}, APGD {STEPS} × {RESTARTS}, upper bound"
+    numbers = metrics.ood_numbers(
+        in_logits,
+        logits,
+        name=other.name,
+        temperature=temperature,
+        protocol=text,
+        seed=asked.seed,
+    )
+    part = f"ood.{key_part(other.name)}"
+    run.add_numbers(
+        {
+            f"{part}.worst_{metric}": replace(numbers[f"{part}.{metric}"], trust=trust)
+            for metric in ("auroc", "mmc")
+        }
+    )
+
+
+def _logits(
+    model: Callable[[Images], Tensor], points: Images, classifier: Classifier, batch: int = 256
+) -> Tensor:
+    device = classifier.mean.device
+    with torch.inference_mode():
+        return torch.cat([model(part.to(device)).float().cpu() for part in torch.split(points, batch)])
+
+
+def _trust(
+    in_logits: Tensor, first: Tensor, second: Tensor, complete: bool, temperature: float
+) -> dict[str, Any]:
+    """Whether twice the steps move the AUROC of the probed points."""
+    known = metrics.answers(in_logits, temperature=temperature).score
+    one = metrics.answers(first, temperature=temperature).score
+    two = torch.maximum(one, metrics.answers(second, temperature=temperature).score)
+    move = metrics.auroc(known, one) - metrics.auroc(known, two)
+    status = "ok" if move <= 0.005 else "weak"
+    detail = (
+        f"twice the steps and other restarts lower the AUROC of {len(one)} points by {move:.4f}"
+    )
+    flags = [{"name": "more-steps", "status": status, "value": move, "detail": detail}]
+    if not complete:
+        detail = "the budget ended first; the true worst case is worse"
+        flags.append({"name": "complete", "status": "weak", "value": 0.0, "detail": detail})
+    reasons = [flag["detail"] for flag in flags if flag["status"] != "ok"]
+    return {"verdict": "weak" if reasons else "trusted", "reasons": reasons, "flags": flags}

@@ -1,0 +1,26 @@
+"""What an audit is asked to do."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Everything that decides what an audit measures; a resumed run must agree on it."""
+
+    model: str
+    data: str
+    ood: tuple[str, ...] = ()
+    attack: tuple[str, ...] = ()
+    ood_attack: str | None = None
+    attack_version: str = "standard"
+    attack_points: int = 1000
+    budget: str | None = None
+    calibrate: str | None = None
+    require: tuple[str, ...] = ()
+    anyway: bool = False
+    limit: int | None = None
+    batch: int | None = None
+    workers: int | None = None
+    seed: int = 0
+    device: str = "auto"
+    trust_remote_code: bool = False
