@@ -1,4 +1,4 @@
-"""Runs made up for the tests of reports and comparisons: simulated answers, written as audits write them."""
+"""Runs made up for the tests of reports: simulated answers, written as audits write them."""
 
 import struct
 import zlib
@@ -35,7 +35,9 @@ def softmax(z: np.ndarray) -> np.ndarray:
     return e / e.sum(1, keepdims=True)
 
 
-def share(flags: np.ndarray, protocol: str = PROTOCOL, trust: dict[str, object] | None = None) -> Number:
+def share(
+    flags: np.ndarray, protocol: str = PROTOCOL, trust: dict[str, object] | None = None
+) -> Number:
     """A share with its Wilson interval."""
     n, p, z = len(flags), float(np.mean(flags)), 1.96
     middle, half = p + z * z / (2 * n), z * np.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
@@ -61,7 +63,13 @@ def audit_run(
 ) -> Run:
     """A whole audit of a simulated model: numbers, all tables of an audit, pictures and logits."""
     run = Run.create(folder, "audit", {"model": model, "data": "sample:cifar10", "seed": 0})
-    run.note(model=model, data="cifar10", device="cpu", data_fingerprint="f00d", weights_hash="beef")
+    run.note(
+        model=model,
+        data="cifar10",
+        device="cpu",
+        data_fingerprint={"cifar10": "f00d"},
+        weights_hash="beef",
+    )
     sets = simulate(seed, skill=skill)
     for name, (logits, labels) in sets.items():
         ids = [f"{name}/{i:05d}" for i in range(len(labels))]
@@ -129,7 +137,7 @@ def _in_numbers(run: Run, logits: np.ndarray, labels: np.ndarray) -> None:
                 {"when": when, "bin_low": edges[b], "bin_high": edges[b + 1], "n": n}
                 | {"confidence": means[0], "accuracy": means[1]}
             )
-        key = "calibration.ece_before" if when == "before" else "calibration.ece"
+        key = "calibration.ece" if when == "before" else "calibration.ece_scaled"
         numbers[key] = around(gap, len(conf), 0.012, f"15 bins of [1/10, 1], {when} temperature")
     run.write_table("reliability", reliability)
     order = np.argsort(-sure)
@@ -199,9 +207,13 @@ def _attacks(run: Run, robust: float) -> None:
             for r in radii
         ],
     )
-    flags = (("gradients", "ok", "no gradient vanishes"), ("black box", "fail", "Square broke 12 more"))
+    flags = (
+        ("gradients", "ok", "no gradient vanishes"),
+        ("black box", "fail", "Square broke 12 more"),
+    )
     run.write_table(
-        "trust", [{"attack": "linf:8/255", "flag": f, "status": s, "detail": d} for f, s, d in flags]
+        "trust",
+        [{"attack": "linf:8/255", "flag": f, "status": s, "detail": d} for f, s, d in flags],
     )
 
 
@@ -215,7 +227,10 @@ def _gallery(run: Run, sets: dict[str, tuple[np.ndarray, np.ndarray]]) -> None:
             path = run.path("images", f"{name}-{i}.png")
             path.write_bytes(picture(int(i)))
             rows.append(
-                {"group": "mistakes" if name == "cifar10" else f"ood:{name}", "id": f"{name}/{i:05d}"}
+                {
+                    "group": "mistakes" if name == "cifar10" else f"ood:{name}",
+                    "id": f"{name}/{i:05d}",
+                }
                 | {"image": f"images/{path.name}", "predicted": CLASSES[int(probs[i].argmax())]}
                 | {"label": CLASSES[labels[i]] if labels[i] >= 0 else None}
                 | {"confidence": float(probs[i].max())}
@@ -227,24 +242,39 @@ def picture(seed: int, size: int = 32) -> bytes:
     """A small blotchy PNG, written without an imaging library."""
     rng = np.random.default_rng(seed)
     y, x = np.mgrid[0:size, 0:size] / size
-    waves = [np.sin(rng.uniform(2, 9) * x + rng.uniform(2, 9) * y + rng.uniform(0, 6)) for _ in range(3)]
+    waves = [
+        np.sin(rng.uniform(2, 9) * x + rng.uniform(2, 9) * y + rng.uniform(0, 6)) for _ in range(3)
+    ]
     pixels = ((np.stack(waves, -1) + 1) * 127).astype(np.uint8)
     raw = b"".join(b"\0" + row.tobytes() for row in pixels)
 
     def chunk(kind: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        return (
+            struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        )
 
     head = struct.pack(">IIBBBBB", size, size, 8, 2, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(raw)) + chunk(b"IEND", b"")
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", head)
+        + chunk(b"IDAT", zlib.compress(raw))
+        + chunk(b"IEND", b"")
+    )
 
 
 def _doctor(run: Run) -> None:
     rows = [
-        ("logits", "ok", "outputs are logits", 0.99, ""),
-        ("normalisation", "ok", "mean and std fit the data", 0.9, ""),
-        ("channel order", "warn", "RGB and BGR score alike", 0.6, "Check Classifier(channels='rgb')."),
-        ("randomness", "ok", "two passes agree", 1.0, ""),
-        ("class order", "skipped", "no data given", 0.0, "Pass DATA."),
+        ("logits", "ok", "outputs are logits", "high", ""),
+        ("normalisation", "ok", "mean and std fit the data", "medium", ""),
+        (
+            "channel order",
+            "warn",
+            "RGB and BGR score alike",
+            0.6,
+            "Check Classifier(channels='rgb').",
+        ),
+        ("randomness", "ok", "two passes agree", "high", ""),
+        ("class order", "skipped", "no data given", "low", "Pass DATA."),
     ]
     names = ("check", "status", "found", "sure", "fix")
     run.write_table("doctor", [dict(zip(names, r, strict=True)) for r in rows])

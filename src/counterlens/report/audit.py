@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from counterlens.report import plots
+from counterlens.report import attacks, plots
 from counterlens.report.blocks import (
     Badge,
     Block,
@@ -41,7 +41,14 @@ TABLES = (
     "gates",
     "trust",
 )
-_TILES = ("accuracy.top1", "calibration.ece", "selective.aurra", "bias.shape", "bias.background_gap")
+_TILES = (
+    "accuracy.top1",
+    "calibration.ece",
+    "calibration.ece_scaled",
+    "selective.aurra",
+    "bias.shape",
+    "bias.background_gap",
+)
 _SMALL_CLASSES = 60
 
 
@@ -99,7 +106,7 @@ def sections(run: Run) -> list[Section]:
         _accuracy(run, numbers),
         _confidence(run, numbers),
         _ood(run, numbers),
-        _robustness(run, numbers),
+        attacks.section(run),
         _bias(numbers),
         _pictures(run),
         _doctor(run),
@@ -123,8 +130,12 @@ def _accuracy(run: Run, numbers: Mapping[str, Number]) -> Section:
     confusions = run.table("confusions")
     if confusions:
         blocks.append(_confusion_table(confusions))
-    blocks += galleries(run, ["mistakes"], {"mistakes": "Worst mistakes: wrong and most sure of it"})
-    return Section("accuracy", "Accuracy", blocks, "What it gets right, class by class, and what it mixes up.")
+    blocks += galleries(
+        run, ["mistakes"], {"mistakes": "Worst mistakes: wrong and most sure of it"}
+    )
+    return Section(
+        "accuracy", "Accuracy", blocks, "What it gets right, class by class, and what it mixes up."
+    )
 
 
 def _class_table(rows: Sequence[Mapping[str, Any]]) -> Table:
@@ -132,7 +143,9 @@ def _class_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     for row in rows:
         value = Cell(
             show(row["accuracy"], "share"),
-            sub=f"[{100 * row['low']:.1f}, {100 * row['high']:.1f}]" if row.get("low") is not None else "",
+            sub=f"[{100 * row['low']:.1f}, {100 * row['high']:.1f}]"
+            if row.get("low") is not None
+            else "",
             sort=row["accuracy"],
             bar=plots.interval_bar(row["accuracy"], row.get("low"), row.get("high")),
         )
@@ -195,7 +208,7 @@ def _confidence(run: Run, numbers: Mapping[str, Number]) -> Section:
         figures.append(_response(rates))
     if figures:
         blocks.append(Row(figures, small=True))
-    lead = "Whether its confidence can be believed, and what is gained by letting it decline to answer."
+    lead = "Whether its confidence can be believed, and what it gains by declining to answer."
     return Section("confidence", "Confidence", blocks, lead)
 
 
@@ -211,7 +224,10 @@ def _reliability(rows: Sequence[Mapping[str, Any]]) -> list[Figure]:
         part = [row for row in rows if row["when"] == when]
         data = Table(
             f"Reliability, {when}",
-            [Column("Bin"), *(Column(c, numeric=True) for c in ("n", "Mean confidence", "Accuracy"))],
+            [
+                Column("Bin"),
+                *(Column(c, numeric=True) for c in ("n", "Mean confidence", "Accuracy")),
+            ],
             [
                 [
                     Cell(f"{100 * r['bin_low']:.0f}–{100 * r['bin_high']:.0f} %"),
@@ -269,7 +285,9 @@ def _ood(run: Run, numbers: Mapping[str, Number]) -> Section:
     ]
     if figures:
         blocks.append(Row(figures, small=True))
-    groups = [g for g in dict.fromkeys(r["group"] for r in run.table("gallery")) if g.startswith("ood:")]
+    groups = [
+        g for g in dict.fromkeys(r["group"] for r in run.table("gallery")) if g.startswith("ood:")
+    ]
     titles = {g: f"{g.removeprefix('ood:')}: most confident" for g in groups}
     blocks += galleries(run, groups, titles)
     lead = "What it says about pictures that show none of its classes. It should be unsure."
@@ -288,126 +306,6 @@ def _histogram(
         legend.append((plots.swatch(0, "outline"), "its own data" if inside == "in" else inside))
     n = max((row.get("n") or 0 for row in rows), default=0)
     return Figure(name, svg, f"n = {n:,}" if n else "", legend)
-
-
-def _robustness(run: Run, numbers: Mapping[str, Number]) -> Section:
-    blocks: list[Block] = []
-    found = _area(numbers, "robust")
-    if found:
-        blocks.append(number_list(found, caption="Under attack"))
-    figures = []
-    curve = run.table("robust_curve")
-    if curve:
-        figures += _robust_curves(curve)
-    radius = run.table("confidence_radius")
-    if radius:
-        figures += _radius_curves(radius)
-    if figures:
-        blocks.append(Row(figures))
-    trust = run.table("trust")
-    if trust:
-        blocks.append(_trust_table(trust))
-    lead = (
-        "How many images stay right when an attacker may change each a little. Attacks give upper "
-        "bounds: the verdict says whether this one is worth quoting."
-    )
-    return Section("robustness", "Robustness", blocks, lead)
-
-
-_NORMS = {"l2": "l₂", "linf": "l∞", "l1": "l₁"}
-
-
-def _robust_curves(rows: Sequence[Mapping[str, Any]]) -> list[Figure]:
-    figures = []
-    for norm in dict.fromkeys(row["norm"] for row in rows):
-        part = sorted((r for r in rows if r["norm"] == norm), key=lambda r: r["radius"])
-        kinds = list(dict.fromkeys(r.get("kind") or "accuracy" for r in part))
-        lines = []
-        for kind in kinds:
-            own = [r for r in part if (r.get("kind") or "accuracy") == kind]
-            bounded = all(r.get("low") is not None and r.get("high") is not None for r in own)
-            bounds = [(r["low"], r["high"]) for r in own] if bounded else []
-            lines.append(plots.Series(kind, [(r["radius"], r["accuracy"]) for r in own], bounds))
-        words = _NORMS.get(norm, norm)
-        title = f"Accuracy over {words} radius"
-        svg = plots.curves(
-            lines, title=title, x_label=f"{words} radius", y_label="Accuracy", ys=(0.0, 1.0)
-        )
-        legend = [(plots.swatch(i), kind) for i, kind in enumerate(kinds)] if len(kinds) > 1 else []
-        columns = ("Radius", "Accuracy", "95 % interval", "n")
-        data = Table(
-            title,
-            [*(Column(c, numeric=True) for c in columns), Column("Kind")],
-            [
-                [
-                    Cell(show(r["radius"])),
-                    Cell(show(r["accuracy"], "share")),
-                    Cell(_ends(r)),
-                    Cell(f"{r['n']:,}"),
-                    Cell(str(r.get("kind") or "")),
-                ]
-                for r in part
-            ],
-        )
-        counts = {r["n"] for r in part}
-        figures.append(Figure(title, svg, f"Band: 95 % interval. n = {_span(counts)}.", legend, data))
-    return figures
-
-
-def _ends(row: Mapping[str, Any]) -> str:
-    return f"[{100 * row['low']:.1f}, {100 * row['high']:.1f}]" if row.get("low") is not None else "–"
-
-
-def _span(counts: set[int]) -> str:
-    low, high = min(counts), max(counts)
-    return f"{low:,}" if low == high else f"{low:,}–{high:,}"
-
-
-def _radius_curves(rows: Sequence[Mapping[str, Any]]) -> list[Figure]:
-    figures = []
-    for norm in dict.fromkeys(row["norm"] for row in rows):
-        part = sorted((r for r in rows if r["norm"] == norm), key=lambda r: r["radius"])
-        names = list(dict.fromkeys(r["set"] for r in part))
-        lines = [
-            plots.Series(s, [(r["radius"], r["confidence"]) for r in part if r["set"] == s])
-            for s in names
-        ]
-        words = _NORMS.get(norm, norm)
-        title = f"Confidence over {words} radius"
-        svg = plots.curves(
-            lines, title=title, x_label=f"{words} radius", y_label="Mean confidence", ys=(0.0, 1.0)
-        )
-        data = Table(
-            title,
-            [Column("Set"), *(Column(c, numeric=True) for c in ("Radius", "Mean confidence", "n"))],
-            [
-                [
-                    Cell(str(r["set"])),
-                    Cell(show(r["radius"])),
-                    Cell(show(r["confidence"], "share")),
-                    Cell(f"{r['n']:,}"),
-                ]
-                for r in part
-            ],
-        )
-        caption = f"The most an attack could reach or leave. n = {_span({r['n'] for r in part})}."
-        legend = [(plots.swatch(i), s) for i, s in enumerate(names)]
-        figures.append(Figure(title, svg, caption, legend, data))
-    return figures
-
-
-def _trust_table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    body = [
-        [
-            Cell(str(row["attack"])),
-            Cell(str(row["flag"]).replace("_", " ")),
-            Cell("", badge=status_badge(str(row["status"])), sort=str(row["status"])),
-            Cell(str(row.get("detail") or "")),
-        ]
-        for row in rows
-    ]
-    columns = [Column("Attack"), Column("Check"), Column("Status"), Column("Detail")]
-    return Table("Can these attack results be trusted?", columns, body, sortable=True, stack=True)
 
 
 def _bias(numbers: Mapping[str, Number]) -> Section | None:
@@ -443,11 +341,19 @@ def _doctor(run: Run) -> Section | None:
         ]
         for row in rows
     ]
-    columns = [Column("Status"), Column("Check"), Column("Found"), Column("How sure"), Column("Fix")]
+    columns = [
+        Column("Status"),
+        Column("Check"),
+        Column("Found"),
+        Column("How sure"),
+        Column("Fix"),
+    ]
     table = Table("Is the classifier wrapped right?", columns, body, stack=True)
     counts = {s: sum(row["status"] == s for row in rows) for s in ("ok", "warn", "fail", "skipped")}
     told = ", ".join(f"{n} {s}" for s, n in counts.items() if n)
-    return Section("doctor", "Doctor", [Text(f"{len(rows)} checks before any number: {told}."), table])
+    return Section(
+        "doctor", "Doctor", [Text(f"{len(rows)} checks before any number: {told}."), table]
+    )
 
 
 def _sure(value: object) -> str:

@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 from markupsafe import Markup
 
 Tone = Literal["", "good", "warn", "bad", "muted"]
+Level = Literal["act", "watch"]
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,6 @@ class Table:
         folded: behind an expander.
         stack: on a narrow screen each row becomes a block.
     """
-
 
     kind: ClassVar[str] = "table"
     caption: str
@@ -183,7 +183,7 @@ class Tile:
 class Worry:
     """Something to act on or to watch, in plain words."""
 
-    level: Literal["act", "watch"]
+    level: Level
     title: str
     text: str
     link: str = ""

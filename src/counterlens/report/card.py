@@ -8,15 +8,16 @@ _SKIP = ("ece_common", "rms_paper", "top1_all")
 
 
 def model_card(run: Run) -> str:
-    """Numbers with interval, n and protocol as a Markdown table; what must not be quoted is left out."""
+    """Numbers with interval, n and protocol as a Markdown table, less what must not be quoted."""
     manifest = run.manifest
     model = manifest.get("model") or manifest["settings"].get("model") or run.folder.name
     data = manifest.get("data") or manifest["settings"].get("data") or "?"
+    version = manifest["versions"].get("counterlens", "")
+    day = str(manifest.get("started", ""))[:10]
     lines = [
         "## Evaluation",
         "",
-        f"`{model}` on `{data}`, audited with counterlens {manifest['versions'].get('counterlens', '')}".rstrip()
-        + f" ({str(manifest.get('started', ''))[:10]}).",
+        f"`{model}` on `{data}`, audited with counterlens {version} ({day}).",
         "",
         "| measure | value | 95 % interval | n | protocol |",
         "|---|---:|---:|---:|---|",
@@ -34,5 +35,8 @@ def model_card(run: Run) -> str:
         protocol = number.protocol.replace("|", "\\|")
         lines.append(f"| {m.label} | {value} | {interval} | {number.n:,} | {protocol} |")
     if left:
-        lines += ["", f"{left} attack result(s) are left out: their attacks were not to be trusted."]
+        lines += [
+            "",
+            f"{left} attack result(s) are left out: their attacks were not to be trusted.",
+        ]
     return "\n".join(lines).replace("\u202f", " ") + "\n"

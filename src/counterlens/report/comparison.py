@@ -125,11 +125,20 @@ def _paired(rows: Sequence[Mapping[str, Any]]) -> list[Block]:
     body = []
     for row in rows:
         unit = meaning(row["key"]).unit
-        ends = [show(row[end], unit, digits=digits(row["key"])).split("\u202f")[0] for end in ("low", "high")]
+        ends = [
+            show(row[end], unit, digits=digits(row["key"])).split("\u202f")[0]
+            for end in ("low", "high")
+        ]
         better = row["first"] if row["difference"] > 0 else row["second"]
-        badge = Badge(f"{better} is better", "good") if row["clear"] else Badge("not told apart", "muted")
+        badge = (
+            Badge(f"{better} is better", "good")
+            if row["clear"]
+            else Badge("not told apart", "muted")
+        )
         split = (
-            f"{row['only_first']:,} / {row['only_second']:,}" if row.get("only_first") is not None else "–"
+            f"{row['only_first']:,} / {row['only_second']:,}"
+            if row.get("only_first") is not None
+            else "–"
         )
         body.append(
             [
@@ -161,4 +170,4 @@ def _everything(rows: Sequence[Mapping[str, Any]]) -> list[Block]:
         cells = [number_cell(key, numbers.get((key, m))) for m in models]
         body.append([Cell(meaning(key).label, sub=key), *cells])
     columns = [Column("Number"), *(Column(m, numeric=True) for m in models)]
-    return [Table("Every shared number", columns, body, folded=True)]
+    return [Table("Show the table", columns, body, folded=True)]

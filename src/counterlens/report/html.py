@@ -20,11 +20,15 @@ def render(run: Run) -> Path:
 
 def html(run: Run) -> str:
     """The report of a run as text."""
-    return _environment().get_template("page.html").render(
-        page=page(run),
-        style=Markup(_asset("style.css")),
-        script=Markup(_asset("script.js")),
-        version=metadata.version("counterlens"),
+    return (
+        _environment()
+        .get_template("page.html")
+        .render(
+            page=page(run),
+            style=Markup(_asset("style.css")),
+            script=Markup(_asset("script.js")),
+            version=metadata.version("counterlens"),
+        )
     )
 
 

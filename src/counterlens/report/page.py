@@ -91,7 +91,9 @@ def _verdict(run: Run) -> Badge | None:
 
 def _notices(run: Run) -> list[str]:
     notices = [str(row["note"]) for row in run.table("notes")]
-    notices += [str(row["notice"]) for row in run.table("notices")]
+    noted = run.manifest.get("notes")
+    for name, lines in noted.items() if isinstance(noted, dict) else ():
+        notices += [f"{name}: {line}" for line in lines]
     if "error" in run.manifest:
         notices.append(f"This run ended with an error: {run.manifest['error']}")
     return notices
@@ -101,7 +103,7 @@ def _further(run: Run, used: set[str]) -> Section | None:
     blocks: list[Block] = []
     for name in run.tables():
         rows = run.table(name)
-        if name not in used and name not in ("notes", "notices") and rows:
+        if name not in used and name != "notes" and rows:
             blocks += plain_table(name, rows)
     return Section("tables", "Further tables", blocks) if blocks else None
 

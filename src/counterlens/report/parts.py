@@ -2,7 +2,6 @@
 
 import base64
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from counterlens.report import plots
@@ -105,7 +104,9 @@ def number_matrix(
     metrics = list(dict.fromkeys(meaning(k).metric for k in found))
     rows = []
     for name in subjects:
-        cells = [number_cell(f"{area}.{name}.{m}", found.get(f"{area}.{name}.{m}")) for m in metrics]
+        cells = [
+            number_cell(f"{area}.{name}.{m}", found.get(f"{area}.{name}.{m}")) for m in metrics
+        ]
         rows.append([Cell(name), *cells])
     arrows = {"up": "higher is better", "down": "lower is better", "": ""}
     columns = [
@@ -126,17 +127,25 @@ def number_matrix(
 def plain_table(name: str, rows: Sequence[Mapping[str, Any]]) -> list[Block]:
     """Any table of a run; one that goes by step, epoch or radius is drawn as well."""
     names = list(dict.fromkeys(key for row in rows for key in row))
-    numeric = {k for k in names if all(_is_number(row.get(k)) for row in rows if row.get(k) is not None)}
-    columns = [Column(k.replace("_", " "), numeric=k in numeric) for k in names]
+    numeric = {
+        k for k in names if all(_is_number(row.get(k)) for row in rows if row.get(k) is not None)
+    }
+    columns = [Column(k.replace("_", " ").capitalize(), numeric=k in numeric) for k in names]
     body = [[_plain_cell(row.get(k)) for k in names] for row in rows[:ROWS]]
     note = f"The first {ROWS} of {len(rows):,} rows." if len(rows) > ROWS else ""
     title = name.replace("_", " ").capitalize()
     blocks: list[Block] = []
     axis = next((k for k in _STEPS if k in numeric), None)
-    if axis and len({row.get(axis) for row in rows}) >= 3 and names == [k for k in names if k in numeric]:
+    if (
+        axis
+        and len({row.get(axis) for row in rows}) >= 3
+        and names == [k for k in names if k in numeric]
+    ):
         drawn = [k for k in names if k != axis][:6]
         blocks.append(Row([_line_figure(rows, axis, k) for k in drawn], small=True))
-    blocks.append(Table(title, columns, body, sortable=len(rows) > 4, note=note, folded=len(rows) > 40))
+    blocks.append(
+        Table(title, columns, body, sortable=len(rows) > 4, note=note, folded=len(rows) > 40)
+    )
     return blocks
 
 
@@ -173,7 +182,9 @@ def galleries(run: Run, groups: Iterable[str], titles: Mapping[str, str]) -> lis
     made = []
     for group in groups:
         rows = [row for row in table if row["group"] == group]
-        found = [p for p in (_picture(run, row, i) for i, row in enumerate(rows[:PICTURES], 1)) if p]
+        found = [
+            p for p in (_picture(run, row, i) for i, row in enumerate(rows[:PICTURES], 1)) if p
+        ]
         if not found:
             continue
         note = f"The first {PICTURES} of {len(rows)}." if len(rows) > PICTURES else ""
@@ -187,11 +198,15 @@ def _picture(run: Run, row: Mapping[str, Any], number: int) -> Picture | None:
     if path.suffix.lower() not in _TYPES or not path.is_file():
         return None
     label, predicted = row.get("label"), row.get("predicted")
-    sure = show(row.get("confidence"), "share", digits=1)
+    sure = _confidence(row.get("confidence"))
     known = label not in (None, "", -1)
     wrong = known and label != predicted
     if predicted in (None, ""):
-        title, line, alt = str(label or row.get("id", "")), "", f"{label or row.get('id', 'Picture')}"
+        title, line, alt = (
+            str(label or row.get("id", "")),
+            "",
+            f"{label or row.get('id', 'Picture')}",
+        )
     else:
         title = f"{predicted} {sure}"
         line = f"really {label}" if wrong else ("right" if known else "")
@@ -202,11 +217,13 @@ def _picture(run: Run, row: Mapping[str, Any], number: int) -> Picture | None:
     return Picture(source, alt, title, line, str(row.get("id", "")), _small(data), number)
 
 
+def _confidence(value: float | None) -> str:
+    """Near-certain is not certain: 99.98 % is not shown as 100 %."""
+    if value is not None and 0.9995 <= value < 1:
+        return "> " + show(0.999, "share")
+    return show(value, "share")
+
+
 def _small(data: bytes) -> bool:
     """Whether a PNG is so small that enlarging it should keep its pixels sharp."""
     return data[:8] == b"\x89PNG\r\n\x1a\n" and int.from_bytes(data[16:20], "big") <= 112
-
-
-def folder_size(folder: Path) -> int:
-    """Bytes in a folder."""
-    return sum(p.stat().st_size for p in folder.rglob("*") if p.is_file())

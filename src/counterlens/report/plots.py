@@ -37,8 +37,10 @@ class Frame:
         """Vertical place of a value."""
         low, high = self.ys
         span = (high - low) or 1.0
-        return self.height - self.bottom - (value - low) / span * (
-            self.height - self.top - self.bottom
+        return (
+            self.height
+            - self.bottom
+            - (value - low) / span * (self.height - self.top - self.bottom)
         )
 
 
@@ -80,7 +82,9 @@ def curves(
 ) -> Markup:
     """Lines over a common axis, with bands where bounds are known."""
     x_values = [x for s in series for x, _ in s.points]
-    y_values = [y for s in series for _, y in s.points] + [b for s in series for p in s.bounds for b in p]
+    y_values = [y for s in series for _, y in s.points] + [
+        b for s in series for p in s.bounds for b in p
+    ]
     frame = Frame(
         width=300 if narrow else 400,
         height=340 if narrow else 270,
@@ -142,9 +146,7 @@ def histogram(
     parts = [_axes(frame, "Confidence", "", percent=True, x_percent=True, wanted=3)]
     for row in rows:
         left, right = frame.x(row["bin_low"]), frame.x(row["bin_high"])
-        parts.append(
-            _rect(left, frame.y(row["share"]), right - left, frame.y(0), f"bar s{colour}")
-        )
+        parts.append(_rect(left, frame.y(row["share"]), right - left, frame.y(0), f"bar s{colour}"))
     steps: list[tuple[float, float]] = []
     for row in reference:
         height = frame.y(row["share"])
@@ -213,9 +215,9 @@ def interval_bar(
             f'<rect class="range" x="{place(low):.1f}" y="3" width="{wide:.1f}" height="6" rx="3"/>'
         )
     parts.append(f'<circle class="dot" cx="{place(value):.1f}" cy="6" r="3.2"/>')
-    return Markup('<svg class="interval" viewBox="0 0 120 12" aria-hidden="true">%s</svg>') % Markup(
-        "".join(parts)
-    )
+    return Markup(
+        '<svg class="interval" viewBox="0 0 120 12" aria-hidden="true">%s</svg>'
+    ) % Markup("".join(parts))
 
 
 def share_bar(value: float, most: float = 1.0) -> Markup:
@@ -239,7 +241,9 @@ def swatch(index: int, kind: str = "line") -> Markup:
         inner = '<path class="outline" d="M3 13V4H25V13"/>'
     else:
         inner = f'<rect class="{escape(kind)}" x="3" y="2" width="22" height="11" rx="1.5"/>'
-    return Markup('<svg class="swatch" viewBox="0 0 28 14" aria-hidden="true">%s</svg>') % Markup(inner)
+    return Markup('<svg class="swatch" viewBox="0 0 28 14" aria-hidden="true">%s</svg>') % Markup(
+        inner
+    )
 
 
 def _range(values: Sequence[float]) -> tuple[float, float]:
@@ -267,7 +271,9 @@ def _axes(
         parts.append(_text(frame.left - 7, y + 4, _tick(value, percent), "tick", "end"))
     for value in ticks(*frame.xs, 5):
         parts.append(
-            _text(frame.x(value), frame.y(frame.ys[0]) + 17, _tick(value, x_percent), "tick", "middle")
+            _text(
+                frame.x(value), frame.y(frame.ys[0]) + 17, _tick(value, x_percent), "tick", "middle"
+            )
         )
     base = frame.y(frame.ys[0])
     parts.append(_path([(frame.x(frame.xs[0]), base), (frame.x(frame.xs[1]), base)], "axis"))
@@ -343,7 +349,8 @@ def _text(x: float, y: float, text: str, name: str, anchor: str = "start") -> st
 
 
 def _svg(frame: Frame, title: str, told: str, parts: Sequence[str]) -> Markup:
+    name = "plot narrow" if frame.width <= 300 else "plot"
     return Markup(
-        f'<svg class="plot" viewBox="0 0 {frame.width:g} {frame.height:g}" role="img" '
+        f'<svg class="{name}" viewBox="0 0 {frame.width:g} {frame.height:g}" role="img" '
         f'aria-label="{escape(title)}. {escape(told)}">{"".join(parts)}</svg>'
     )

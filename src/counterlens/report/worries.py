@@ -7,7 +7,7 @@ sample does not raise false alarms. The limits are judgement, not science; the r
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from counterlens.report.blocks import Worry
+from counterlens.report.blocks import Level, Worry
 from counterlens.runs import Number, Run
 from counterlens.runs.keys import meaning, reasons, show, show_interval, subject_words, verdict
 
@@ -22,7 +22,7 @@ FEW = 200
 
 RULES = (
     "The doctor failed or warned; a gate failed; an attack result is not trusted.",
-    f"Calibration error above {ECE_HIGH:.0%}, or confidence that a temperature would mend.",
+    f"Calibration error above {ECE_HIGH:.0%}; less grave where a temperature mends it.",
     "A class whose whole interval lies below the interval of the overall accuracy.",
     f"OOD: AUROC below {AUROC_LOW:.0%}, mean confidence above {MMC_HIGH:.0%}, "
     f"worst-case AUROC below {WORST_AUROC_LOW:.0%}.",
@@ -53,7 +53,7 @@ def worries(run: Run) -> list[Worry]:
 def _doctor(rows: Sequence[Mapping[str, Any]]) -> Iterator[Worry]:
     for row in rows:
         if row["status"] in ("fail", "warn"):
-            level = "act" if row["status"] == "fail" else "watch"
+            level: Level = "act" if row["status"] == "fail" else "watch"
             found = str(row["found"]).rstrip(".")
             text = f"{found[:1].upper()}{found[1:]}. {row.get('fix') or ''}"
             yield Worry(level, f"Doctor: {row['check']}", text, "doctor")
@@ -62,7 +62,9 @@ def _doctor(rows: Sequence[Mapping[str, Any]]) -> Iterator[Worry]:
 def _gates(rows: Sequence[Mapping[str, Any]]) -> Iterator[Worry]:
     failed = [row["gate"] for row in rows if not row["passed"]]
     if failed:
-        title = "A release gate failed" if len(failed) == 1 else f"{len(failed)} release gates failed"
+        title = (
+            "A release gate failed" if len(failed) == 1 else f"{len(failed)} release gates failed"
+        )
         yield Worry("act", title, ", ".join(failed), "gates")
 
 
@@ -70,7 +72,7 @@ def _trust(numbers: Mapping[str, Number]) -> Iterator[Worry]:
     for key, number in numbers.items():
         word = verdict(number)
         if word in ("weak", "do not quote"):
-            level = "act" if word == "do not quote" else "watch"
+            level: Level = "act" if word == "do not quote" else "watch"
             why = "; ".join(reasons(number)) or "see the trust table"
             text = f"{why[:1].upper()}{why[1:].rstrip('.')}."
             yield Worry(level, f"{meaning(key).label}: {word}", text, "robustness")
@@ -94,27 +96,20 @@ def _robust(numbers: Mapping[str, Number]) -> Iterator[Worry]:
 def _calibration(
     numbers: Mapping[str, Number], reliability: Sequence[Mapping[str, Any]]
 ) -> Iterator[Worry]:
-    ece = numbers.get("calibration.ece")
+    raw, scaled = numbers.get("calibration.ece"), numbers.get("calibration.ece_scaled")
+    if not raw or _low(raw) <= ECE_HIGH:
+        return
     before = [row for row in reliability if row.get("when") == "before" and row["n"]]
-    total = sum(row["n"] for row in before)
-    lean = sum(row["n"] * (row["confidence"] - row["accuracy"]) for row in before) / total if total else 0
+    lean = sum(row["n"] * (row["confidence"] - row["accuracy"]) for row in before)
     side = "too sure of itself" if lean > 0 else "less sure than it should be"
-    if ece and _low(ece) > ECE_HIGH:
-        yield Worry(
-            "act",
-            f"Its confidence is off: {side}",
-            f"Stated confidence and accuracy differ by {_told('calibration.ece', ece)} on average.",
-            "confidence",
-        )
-    elif total and abs(lean) > ECE_HIGH:
-        temperature = numbers.get("calibration.temperature")
-        cure = f" Divide its logits by {show(temperature.value)}." if temperature else ""
-        yield Worry(
-            "watch",
-            f"Before temperature it is {side}",
-            f"Mean confidence and accuracy differ by {show(abs(lean), 'share')}.{cure}",
-            "confidence",
-        )
+    text = f"Stated confidence and accuracy differ by {_told('calibration.ece', raw)}."
+    mended = scaled is not None and _low(scaled) <= ECE_HIGH
+    temperature = numbers.get("calibration.temperature")
+    if mended and scaled and temperature:
+        left = _told("calibration.ece", scaled)
+        text += f" Dividing its logits by {show(temperature.value)} brings this to {left}."
+    title = f"Its confidence is off: {side}"
+    yield Worry("watch" if mended else "act", title, text, "confidence")
 
 
 def _ood(numbers: Mapping[str, Number]) -> Iterator[Worry]:
@@ -132,7 +127,8 @@ def _ood(numbers: Mapping[str, Number]) -> Iterator[Worry]:
             if name in passed
             else ""
         )
-        text = f"Confidence tells {name} from its own data with AUROC {_told('ood.auroc', number)}.{slips}"
+        told = _told("ood.auroc", number)
+        text = f"Confidence tells {name} from its own data with AUROC {told}.{slips}"
         yield Worry("act", f"It does not notice {name}", text, "ood")
     sure = {
         name: n
@@ -142,7 +138,9 @@ def _ood(numbers: Mapping[str, Number]) -> Iterator[Worry]:
     if sure:
         text = f"Mean confidence on pictures of nothing it knows: {_listed('ood.mmc', sure)}."
         yield Worry("watch", f"Too sure about {', '.join(sure)}", text, "ood")
-    worst = {n: v for n, v in by_metric.get("worst_auroc", {}).items() if _high(v) < WORST_AUROC_LOW}
+    worst = {
+        n: v for n, v in by_metric.get("worst_auroc", {}).items() if _high(v) < WORST_AUROC_LOW
+    }
     if worst:
         text = f"After a small attack on them AUROC falls: {_listed('ood.worst_auroc', worst)}."
         yield Worry("watch", "Foreign pictures can be made to look familiar", text, "ood")
@@ -154,15 +152,12 @@ def _listed(key: str, numbers: Mapping[str, Number]) -> str:
 
 def _classes(numbers: Mapping[str, Number], rows: Sequence[Mapping[str, Any]]) -> Iterator[Worry]:
     overall = numbers.get("accuracy.top1")
-    weak = [
-        r for r in rows if overall and r.get("high") is not None and r["high"] < _low(overall)
-    ]
+    weak = [r for r in rows if overall and r.get("high") is not None and r["high"] < _low(overall)]
     for row in sorted(weak, key=lambda r: r["accuracy"])[:3]:
-        taken = (
-            f" {show(row['confused_share'], 'share', digits=0)} of them are taken for {row['confused_with']}."
-            if row.get("confused_with") and row.get("confused_share")
-            else ""
-        )
+        taken = ""
+        if row.get("confused_with") and row.get("confused_share"):
+            part = show(row["confused_share"], "share", digits=0)
+            taken = f" {part} of them are taken for {row['confused_with']}."
         text = (
             f"{show(row['accuracy'], 'share')} of {row['n']:,} are right, overall "
             f"{show(overall.value if overall else None, 'share')}.{taken}"

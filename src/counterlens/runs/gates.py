@@ -8,7 +8,9 @@ from difflib import get_close_matches
 from counterlens.errors import InputError
 from counterlens.runs.number import Number
 
-_FORM = re.compile(r"^\s*([\w.\-]+?)(?:\.(low|high))?\s*(>=|<=|>|<)\s*([-+]?[\d.]+(?:[eE][-+]?\d+)?)\s*$")
+_FORM = re.compile(
+    r"^\s*([\w.\-]+?)(?:\.(low|high))?\s*(>=|<=|>|<)\s*([-+]?[\d.]+(?:[eE][-+]?\d+)?)\s*$"
+)
 _TESTS = {
     ">=": lambda a, b: a >= b,
     "<=": lambda a, b: a <= b,
@@ -55,17 +57,18 @@ def parse_gate(text: str) -> Gate:
 
 
 def check_gates(gates: Iterable[Gate], numbers: Mapping[str, Number]) -> list[GateResult]:
-    """Try each gate; one on a number without a value, or not to be quoted, fails.
+    """Try each gate. A number that is missing, or that must not be quoted, fails its gate.
 
-    A gate that names a number the run has not at all is an input error: most likely a typo.
+    A gate on a key the run has not fails too, rather than stop a long audit at its end.
     """
     results = []
     for gate in gates:
         number = numbers.get(gate.key)
         if number is None:
             near = get_close_matches(gate.key, numbers, n=3, cutoff=0.4)
-            hint = f" Near: {', '.join(near)}." if near else ""
-            raise InputError(f"--require names {gate.key!r}, which this run has not.{hint}")
+            hint = f"; near: {', '.join(near)}" if near else ""
+            results.append(GateResult(gate, None, False, f"the run has no such number{hint}"))
+            continue
         value = getattr(number, gate.part)
         if value is None:
             results.append(GateResult(gate, None, False, number.reason or "no value"))

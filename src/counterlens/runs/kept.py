@@ -1,7 +1,7 @@
 """Logits that a run keeps, so that later questions need no second pass over the images.
 
-    logits/NAME.npy    one row per image, under the declared protocol: arg max is the answer
-    logits/NAME.json   role, ids, labels, temperature
+logits/NAME.npy    one row per image, under the declared protocol: arg max is the answer
+logits/NAME.json   role, ids, labels, temperature
 """
 
 from collections.abc import Sequence

@@ -50,6 +50,7 @@ _KNOWN: dict[str, tuple[str, Unit, Better, float | None]] = {
     "calibration.rms": ("RMS calibration error", "share", "down", None),
     "calibration.rms_paper": ("RMS calibration error, last bin skipped", "share", "down", None),
     "calibration.temperature": ("Temperature", "plain", "", None),
+    "calibration.temperature_nll": ("Temperature by likelihood", "plain", "", None),
     "calibration.nll": ("Negative log-likelihood", "plain", "down", None),
     "calibration.brier": ("Brier score", "plain", "down", None),
     "selective.aurra": ("Selective accuracy (AURRA)", "share", "up", None),
@@ -66,7 +67,7 @@ _KNOWN: dict[str, tuple[str, Unit, Better, float | None]] = {
     "bias.shape": ("Shape bias", "share", "", None),
     "bias.background_gap": ("Background gap", "share", "down", None),
 }
-_STAGES = {"_before": "before temperature", "_raw": "before temperature", "_after": "after temperature"}
+_SCALED = "_scaled"  # the same metric after temperature
 
 
 def meaning(key: str) -> Meaning:
@@ -75,21 +76,19 @@ def meaning(key: str) -> Meaning:
     >>> m = meaning("robust.linf-8_255.accuracy")
     >>> m.label, m.subject, m.better
     ('Robust accuracy, l∞ 8/255', 'linf-8_255', 'up')
-    >>> meaning("calibration.ece_before").label
-    'Calibration error (ECE) before temperature'
+    >>> meaning("calibration.ece_scaled").label
+    'Calibration error (ECE) after temperature'
     """
     area, *middle, metric = key.split(".") if "." in key else ("", key)
     subject = ".".join(middle)
-    base, stage = metric, ""
-    for ending, words in _STAGES.items():
-        if metric.endswith(ending):
-            base, stage = metric.removesuffix(ending), f" {words}"
+    base = metric.removesuffix(_SCALED)
+    stage = " after temperature" if base != metric else ""
     known = _KNOWN.get(f"{area}.{base}")
     if known is None:
         return Meaning(key, area, subject, metric, key, "plain", "", None)
     label, unit, better, limit = known
     label += stage + (f", {subject_words(area, subject)}" if subject else "")
-    return Meaning(key, area, subject, metric, label, unit, better, None if stage else limit)
+    return Meaning(key, area, subject, metric, label, unit, better, limit)
 
 
 def metric_words(area: str, metric: str) -> str:
@@ -136,12 +135,15 @@ def show_interval(number: Number, unit: Unit = "plain", *, digits: int = 1) -> s
     """
     if number.low is None or number.high is None:
         return ""
-    ends = (show(end, unit, digits=digits).removesuffix(f"{NARROW}%") for end in (number.low, number.high))
+    ends = (
+        show(end, unit, digits=digits).removesuffix(f"{NARROW}%")
+        for end in (number.low, number.high)
+    )
     return f"[{', '.join(ends)}]"
 
 
 def verdict(number: Number) -> str:
-    """The trust verdict of an attack result: trusted, weak, do not quote; empty for other numbers."""
+    """Trusted, weak or do not quote, for an attack result; empty for other numbers."""
     return str(number.trust.get("verdict", "")) if number.trust else ""
 
 

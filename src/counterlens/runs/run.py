@@ -1,13 +1,13 @@
-"""Run: a folder with a manifest, numbers, tables, images; written once, resumable, never overwritten.
+"""Run: a folder with manifest, numbers, tables and images; resumable, never overwritten.
 
-    run.json      manifest: command, settings, versions, hashes, seed, device
-    result.json   {"schema": 1, "run": …, "numbers": {key: Number}}
-    tables/       *.jsonl, *.parquet
-    logits/       *.npy
-    images/       *.png
-    state/        what a resumed run continues from; removed when done
-    report.html   the last act of a workflow
-    DONE          written last of all
+run.json      manifest: command, settings, versions, hashes, seed, device
+result.json   {"schema": 1, "run": …, "numbers": {key: Number}}
+tables/       *.jsonl, *.parquet
+logits/       *.npy
+images/       *.png
+state/        what a resumed run continues from; removed when done
+report.html   the last act of a workflow
+DONE          written last of all
 """
 
 import json
@@ -84,8 +84,9 @@ class Run:
             if settings.get(k) != before["settings"].get(k)
         ]
         if before["command"] != command or changed:
+            other = ", ".join(changed) or "command"
             raise RunExists(
-                f"{self.folder} was started with other settings ({', '.join(changed) or 'command'}). "
+                f"{self.folder} was started with other settings ({other}). "
                 "Repeat the first command with --resume, or choose another --out."
             )
 

@@ -78,7 +78,9 @@ def summarise(
     apart where the runs must not be judged against each other.
     """
     measured = {model: _with_means(own, numbers) for model, own in numbers.items()}
-    keys = [k for k in dict.fromkeys(k for own in measured.values() for k in own) if _in_summary(k)]
+    every = dict.fromkeys(key for own in measured.values() for key in own)
+    scaled = "calibration.ece_scaled" in every  # as the paper does; the raw error only without it
+    keys = [k for k in every if _in_summary(k) and not (scaled and k == "calibration.ece")]
     return [row for key in sorted(keys, key=_place) for row in _judge(key, measured, judged)]
 
 
@@ -208,7 +210,9 @@ def _everything(numbers: Mapping[str, Mapping[str, Number]]) -> list[dict[str, A
     ]
 
 
-def _failure_counts(names: Sequence[str], summary: Sequence[Mapping[str, Any]]) -> dict[str, Number]:
+def _failure_counts(
+    names: Sequence[str], summary: Sequence[Mapping[str, Any]]
+) -> dict[str, Number]:
     out = {}
     for name in names:
         own = [r for r in summary if r["model"] == name and r["status"] not in ("missing", "apart")]
@@ -246,20 +250,26 @@ def _models(names: Sequence[str], runs: Sequence[Run]) -> list[dict[str, object]
 
 def _data(run: Run) -> str:
     facts = run.manifest
-    return str(facts.get("data") or facts["settings"].get("data") or "?")
+    return str(facts.get("data") or facts["settings"].get("data") or "")
+
+
+def _fingerprint(run: Run) -> str:
+    """Hash of the labelled set; audits note one for each of their sets."""
+    known = run.manifest.get("data_fingerprint", "")
+    return str(known.get(_data(run), "") if isinstance(known, dict) else known)
 
 
 def _notes(names: Sequence[str], runs: Sequence[Run]) -> list[str]:
     """Reasons why the runs must not be judged against each other."""
     notes = []
     for (first, one), (second, two) in combinations(zip(names, runs, strict=True), 2):
-        for fact in ("data", "data_fingerprint"):
-            values = [
-                run.manifest.get(fact) or run.manifest["settings"].get(fact) for run in (one, two)
-            ]
-            if None not in values and values[0] != values[1]:
+        for fact, values in (
+            ("data", (_data(one), _data(two))),
+            ("fingerprint", (_fingerprint(one), _fingerprint(two))),
+        ):
+            if "" not in values and values[0] != values[1]:
                 notes.append(
-                    f"{first} and {second} saw different images ({fact}: {values[0]} and "
+                    f"{first} and {second} saw different images ({fact} {values[0]} and "
                     f"{values[1]}), so nothing is flagged."
                 )
                 break

@@ -59,14 +59,12 @@ def _pair(
         if len(out[0]) < 2 or len(scores[0]) < 2:
             continue
         value, low, high = difference_of_aurocs(scores[0], out[0], scores[1], out[1])
-        told = f"paired on {len(scores[0]):,} images of {inside} and {len(out[0]):,} of {name} (delong1988)"
-        n = len(scores[0]) + len(out[0])
-        yield {**base, **_row(f"ood.{name}.auroc", value, low, high, n, told)}
+        m, n = len(scores[0]), len(out[0])
+        told = f"paired on {m:,} images of {inside} and {n:,} of {name} (delong1988)"
+        yield {**base, **_row(f"ood.{name}.auroc", value, low, high, m + n, told)}
 
 
-def _row(
-    key: str, value: float, low: float, high: float, n: int, protocol: str
-) -> dict[str, Any]:
+def _row(key: str, value: float, low: float, high: float, n: int, protocol: str) -> dict[str, Any]:
     return {
         "key": key,
         "difference": value,
@@ -83,7 +81,8 @@ def difference_of_shares(
 ) -> tuple[float, float, float]:
     """Share of `a` minus share of `b` on the same images, with its 95 % interval.
 
-    Equation: bonett2012 (adjusted Wald)   p̃₁₂ − p̃₂₁ ± z √((p̃₁₂ + p̃₂₁ − (p̃₁₂ − p̃₂₁)²)/(n + 2)), p̃ = (f + 1)/(n + 2)
+    Equation: bonett2012 (adjusted Wald)   d̃ ± z √((p̃₁₂ + p̃₂₁ − d̃²)/(n + 2)), d̃ = p̃₁₂ − p̃₂₁,
+        p̃ = (f + 1)/(n + 2)
 
     >>> difference_of_shares(np.ones(8, bool), np.ones(8, bool))[0]
     0.0
@@ -103,13 +102,15 @@ def difference_of_aurocs(
     in_b: Float64[np.ndarray, "m"],
     out_b: Float64[np.ndarray, "n"],
 ) -> tuple[float, float, float]:
-    """AUROC of scores `a` minus that of scores `b`, both on the same images, with its 95 % interval.
+    """AUROC of scores `a` minus that of `b` on the same images, with its 95 % interval.
 
-    Equation: delong1988 (variance of a difference)   var(θ̂ₐ − θ̂_b) = var(V₁₀ᵃ − V₁₀ᵇ)/m + var(V₀₁ᵃ − V₀₁ᵇ)/n
+    Equation: delong1988 (variance)   var(θ̂ₐ − θ̂_b) = var(V₁₀ᵃ − V₁₀ᵇ)/m + var(V₀₁ᵃ − V₀₁ᵇ)/n
     """
     (in_one, out_one), (in_two, out_two) = _components(in_a, out_a), _components(in_b, out_b)
     value = float(in_one.mean() - in_two.mean())
-    variance = (in_one - in_two).var(ddof=1) / len(in_a) + (out_one - out_two).var(ddof=1) / len(out_a)
+    variance = (in_one - in_two).var(ddof=1) / len(in_a) + (out_one - out_two).var(ddof=1) / len(
+        out_a
+    )
     spread = Z * sqrt(float(variance))
     return value, max(value - spread, -1.0), min(value + spread, 1.0)
 

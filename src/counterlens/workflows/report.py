@@ -6,8 +6,8 @@ from counterlens.report import render
 from counterlens.runs import Run
 
 
-def report(run: str | Path) -> Run:
-    """Write report.html of an existing run anew; nothing else of the run changes."""
+def report(run: str | Path) -> Path:
+    """Write report.html of a run anew, change nothing else of it, and return its folder."""
     opened = Run.open(Path(run))
     render(opened)
-    return opened
+    return opened.folder
