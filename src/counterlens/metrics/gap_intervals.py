@@ -5,9 +5,11 @@ bins: with borders at the same quantiles). The measured value is a sum of absolu
 noise and so lies above it on average: a perfectly calibrated model never measures 0. A plain
 bootstrap resamples that noise a second time and its interval often misses the truth altogether.
 
-How: bin m keeps its confidence, and its true accuracy is taken to be conf_m + t (acc_m − conf_m).
-t = 0 is a calibrated model, t = 1 the measured one. For each t new measurements are simulated,
-and the interval holds the errors of those t under which the measured value is not surprising.
+How: bin m keeps its confidence, and its true accuracy is taken to be conf_m + t · gap_m. t = 0 is a
+calibrated model; gap is the measured profile acc − conf, drawn towards a straight line as far as
+chance explains the distance from it, because a ragged profile would hide more noise than the true
+one. For each t new measurements are simulated, and the interval holds the errors of those t under
+which the measured value is not surprising.
 
 Paper: Chuang & Lai 2000 (hybrid resampling: the bootstrap world moves with the parameter);
     Feldman & Cousins 1998, arXiv:physics/9711021 (which values are surprising near a boundary).
@@ -26,7 +28,6 @@ from counterlens.metrics.intervals import LEVEL, holding
 
 _DRAWS = 1000
 _NORMAL = 9.0  # a binomial of this variance is simulated as a normal
-_FARTHEST = 2.0**20
 
 
 def ece_interval(bins: Bins, value: float, *, seed: int = 0) -> tuple[float, float]:
@@ -86,8 +87,8 @@ class _World:
         self.confidence = bins.confidence.numpy()[filled] / self.n
         self.width, self.seed = bins.width, seed
         self.kept = slice(None) if last else slice(0, -1)
-        gap = bins.right.numpy()[filled] / self.n - self.confidence
-        if np.abs(gap[self.kept]).max(initial=0.0) < 1e-12:  # no direction: go where there is room
+        gap = _profile(bins.right.numpy()[filled] / self.n, self.confidence, self.n)
+        if np.abs(gap[self.kept]).max(initial=0.0) < 1e-9:  # no direction: go where there is room
             gap = np.where(self.confidence > 0.5, -1.0, 1.0) / self.total
         self.gap = gap
         rng = np.random.default_rng(seed)
@@ -123,6 +124,27 @@ class _World:
         return np.asarray(np.sqrt(square / self.total))
 
 
+def _profile(accuracy: np.ndarray, confidence: np.ndarray, n: np.ndarray) -> np.ndarray:
+    """The gap of each bin, shrunk towards a line in confidence.
+
+    Equation: dersimonian1986 (8)   τ² = max(0, (Q − (M − 2)) / (Σ w − Σ w² / Σ w)), shrink by
+              τ² / (τ² + noise)
+    """
+    gap = accuracy - confidence
+    if len(gap) < 3:
+        return gap
+    expected = (n * confidence + 0.5) / (n + 1)
+    noise = expected * (1 - expected) / n
+    weight = 1 / noise
+    middle = np.average(confidence, weights=weight)
+    away = confidence - middle
+    level, width = np.average(gap, weights=weight), (weight * away**2).sum()
+    line = level + ((weight * away * gap).sum() / width if width > 1e-12 else 0.0) * away
+    excess = (weight * (gap - line) ** 2).sum() - (len(gap) - 2)
+    between = max(0.0, excess / (weight.sum() - (weight**2).sum() / weight.sum()))
+    return np.asarray(line + between / (between + noise) * (gap - line))
+
+
 def _invert(world: _World, value: float) -> tuple[float, float]:
     calibrated = world.measure(0.0).mean()
 
@@ -141,18 +163,18 @@ def _invert(world: _World, value: float) -> tuple[float, float]:
         z, lower, _ = surprise(t)
         return z < lower
 
-    low = world.error(_border(too_low, 0.0, 1.0)) if too_low(0.0) else 0.0
-    t = 1.0
-    while t < _FARTHEST and not too_high(t):
-        if world.error(2 * t) == world.error(t):  # every bin is at accuracy 0 or 1
-            return holding(value, low, world.error(t), (0.0, 1.0))
-        t *= 2
-    high = world.error(_border(lambda s: not too_high(s), t / 2, t)) if t > 1 else value
+    low = world.error(_leave(world, too_low)) if too_low(0.0) else 0.0
+    high = world.error(_leave(world, lambda t: not too_high(t)))
     return holding(value, low, high, (0.0, 1.0))
 
 
-def _border(inside: Callable[[float], bool], small: float, large: float) -> float:
-    """Where `inside`, true at `small`, turns false."""
+def _leave(world: _World, inside: Callable[[float], bool]) -> float:
+    """Where t, growing from 0, makes `inside` false, or fills every bin."""
+    small, large = 0.0, 0.25
+    while inside(large):
+        if world.error(2 * large) == world.error(large):  # all accuracies are 0 or 1
+            return large
+        small, large = large, 2 * large
     for _ in range(10):
         middle = (small + large) / 2
         if inside(middle):

@@ -23,7 +23,7 @@ Vector = Float64[np.ndarray, "n"]
 Counts = Int[np.ndarray, "r n"]
 Statistic = Callable[..., Float64[np.ndarray, "r"]]
 """From how often each image was drawn, one array of counts per set, to one value per replicate."""
-_Z = float(ndtri(0.5 + LEVEL / 2))
+Z = float(ndtri(0.5 + LEVEL / 2))
 _CELLS = 4_000_000
 _SURPRISE = -math.log((1 - LEVEL) / 2)  # an event never seen in n has probability below 3.7 / n
 
@@ -39,9 +39,9 @@ def wilson(hits: float, n: int) -> tuple[float, float]:
     if n < 1 or not 0 <= hits <= n:
         raise InputError(f"{hits} hits of {n}: expected 0 ≤ hits ≤ n and n ≥ 1.")
     p = hits / n
-    middle = p + _Z**2 / (2 * n)
-    half = _Z * math.sqrt(p * (1 - p) / n + _Z**2 / (4 * n * n))
-    scale = 1 + _Z**2 / n
+    middle = p + Z**2 / (2 * n)
+    half = Z * math.sqrt(p * (1 - p) / n + Z**2 / (4 * n * n))
+    scale = 1 + Z**2 / n
     return holding(p, (middle - half) / scale, (middle + half) / scale, (0.0, 1.0))
 
 
@@ -113,7 +113,7 @@ def delong(inside: Vector, outside: Vector) -> tuple[float, float]:
         return wilson(area * fewest, fewest)
     variance = placed_in.var(ddof=1) / len(inside) + placed_out.var(ddof=1) / len(outside)
     logit, scale = math.log(area / (1 - area)), area * (1 - area)
-    half = _Z * math.sqrt(variance) / scale
+    half = Z * math.sqrt(variance) / scale
     return holding(area, *(1 / (1 + math.exp(-end)) for end in (logit - half, logit + half)))
 
 
@@ -163,7 +163,7 @@ def bca(
     a = float((pulls**3).sum()) / (6 * spread**1.5)
     z0 = float(ndtri(share))
     ends = []
-    for z in (z0 - _Z, z0 + _Z):
+    for z in (z0 - Z, z0 + Z):
         room = 1 - a * z
         ends.append(float(ndtr(z0 + z / room)) if room > 0 else (0.0 if z < 0 else 1.0))
     low, high = np.quantile(values, ends)

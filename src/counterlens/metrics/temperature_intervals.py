@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from scipy.sparse import csr_array
 
-from counterlens.metrics.intervals import holding, percentile, replicates
+from counterlens.metrics.intervals import Z, holding, replicates
 from counterlens.metrics.temperature import (
     BINS,
     HIGHEST,
@@ -29,7 +29,11 @@ _CELLS = 20_000_000
 def by_ece_interval(
     logits: Logits, labels: Labels, value: float, *, seed: int = 0
 ) -> tuple[float, float]:
-    """Percentile interval of the temperature with the lowest ECE, over resampled images."""
+    """Normal bootstrap interval, on the log scale, of the temperature with the lowest ECE.
+
+    A percentile interval would be centred on the mean of the resamples, which wanders less than
+    the fitted temperature does; measured, it covers 98 to 100 %.
+    """
     n, k = logits.shape
     if n < 2:
         return LOWEST, HIGHEST
@@ -60,7 +64,8 @@ def by_ece_interval(
         return np.asarray(at.numpy()[errors.argmin(1)])
 
     drawn = replicates(statistic, [n], count=_REPLICATES, seed=seed)
-    return percentile(value, drawn, (LOWEST, HIGHEST))
+    reach = math.exp(Z * float(np.log(drawn).std()))
+    return holding(value, value / reach, value * reach, (LOWEST, HIGHEST))
 
 
 def by_nll_interval(logits: Logits, labels: Labels, value: float) -> tuple[float, float]:
@@ -77,5 +82,5 @@ def by_nll_interval(logits: Logits, labels: Labels, value: float) -> tuple[float
     if curvature <= 0 or len(z) < 2:
         return LOWEST, max(HIGHEST, value)
     deviation = slope.std().item() / (math.sqrt(len(z)) * curvature * beta)
-    reach = math.exp(min(1.959963984540054 * deviation, 50.0))
+    reach = math.exp(min(Z * deviation, 50.0))
     return holding(value, value / reach, value * reach, (LOWEST, 20.0))
