@@ -85,7 +85,7 @@ def predict(
     if not len(images):
         raise InputError(f"{images.name} holds no pictures.")
     if device is not None:
-        classifier.to(device)
+        classifier.to(torch.device(device))
     place = classifier.mean.device
     size = _batch_size(batch, classifier.preprocess, place, len(images))
     source = _Batches(images, classifier.preprocess, classifier.channels, size)
@@ -105,11 +105,11 @@ def predict(
         if not kept:
             raise InputError(f"none of the {len(images)} pictures of {images.name} can be read.")
         nonfinite = _nonfinite(sink[: len(kept)])
-        logits = sink if len(kept) == len(images) else sink[: len(kept)]
+        found = sink[: len(kept)]
     if out is not None:
-        logits = _reopen(out, len(kept))
+        found = _reopen(out, len(kept))
     return Predictions(
-        torch.from_numpy(logits),
+        torch.from_numpy(found),
         torch.from_numpy(np.asarray(images.labels, dtype=np.int64)[kept]),
         tuple(images.ids[i] for i in kept),
         tuple(broken),
@@ -124,7 +124,8 @@ def _batch_size(batch: int | Auto, preprocess: Preprocess, place: torch.device, 
         return min(batch, n)
     pixels = math.prod(preprocess.size)
     room, most = (2e7, 2048) if place.type == "cuda" else (2e6, 256)
-    return min(n, most, 2 ** max(0, int(math.log2(max(1.0, room / pixels)))))
+    fitting: int = 2 ** int(math.log2(max(1.0, room / pixels)))
+    return min(n, most, fitting)
 
 
 @dataclass(frozen=True)
@@ -177,18 +178,17 @@ def _whole_array(
 
 
 def _loader(source: _Batches, workers: int | Auto, place: torch.device) -> DataLoader[_Loaded]:
-    if workers == "auto":
-        workers = _worker_count(source, place)
-    if workers < 0:
-        raise InputError(f"workers is {workers}, expected 0 or more processes, or auto.")
-    workers = min(workers, len(source))
+    count = _worker_count(source, place) if workers == "auto" else workers
+    if count < 0:
+        raise InputError(f"workers is {count}, expected 0 or more processes, or auto.")
+    count = min(count, len(source))
     return DataLoader(
         source,
         batch_size=None,  # the data set makes whole batches
-        num_workers=workers,
+        num_workers=count,
         pin_memory=place.type == "cuda",
-        prefetch_factor=4 if workers else None,
-        worker_init_fn=_calm if workers else None,
+        prefetch_factor=4 if count else None,
+        worker_init_fn=_calm if count else None,
     )
 
 
@@ -267,7 +267,7 @@ class _Runner:
     def step(self, pixels: UInt8[Tensor, "b c h w"], amp: bool) -> Logits:
         x = pixels.to(torch.float32, memory_format=torch.channels_last).div_(255)
         with torch.autocast(self.place.type, dtype=torch.float16, enabled=amp):
-            logits = self.classifier(x)
+            logits: Tensor = self.classifier(x)
         check_logits(logits, rows=len(x))
         if logits.shape[1] != len(self.classifier.classes):
             raise InputError(
@@ -326,7 +326,7 @@ def _sink(n: int, classes: int, out: Path | None) -> Iterator[np.ndarray]:
 
 def _reopen(out: Path, rows: int) -> np.ndarray:
     """The file as written; without the empty rows at its end where pictures were left out."""
-    mapped = np.load(out, mmap_mode="c")
+    mapped: np.ndarray = np.load(out, mmap_mode="c")
     if len(mapped) > rows:
         with atomic(out) as part, part.open("wb") as file:
             np.save(file, mapped[:rows])

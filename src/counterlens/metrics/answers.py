@@ -123,7 +123,7 @@ def _answer(logits: Tensor, temperature: float) -> tuple[Tensor, Tensor, Tensor,
 
 def _parts(logits: Tensor) -> list[Tensor]:
     rows = max(1, _CELLS // max(1, logits.shape[1]))
-    return list(logits.detach().split(rows))
+    return list(torch.split(logits.detach(), rows))
 
 
 def _check_temperature(temperature: float) -> None:

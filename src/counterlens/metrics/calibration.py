@@ -82,6 +82,8 @@ def tie_means(ordered: Tensor, values: Tensor) -> Tensor:
     >>> tie_means(torch.tensor([1.0, 2.0, 2.0]), torch.tensor([1.0, 0.0, 1.0])).tolist()
     [1.0, 0.5, 0.5]
     """
+    group: Tensor
+    counts: Tensor
     _, group, counts = torch.unique_consecutive(ordered, return_inverse=True, return_counts=True)
     if len(counts) == len(ordered):
         return values

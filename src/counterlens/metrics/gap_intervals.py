@@ -132,7 +132,7 @@ def _profile(accuracy: np.ndarray, confidence: np.ndarray, n: np.ndarray) -> np.
     """
     gap = accuracy - confidence
     if len(gap) < 3:
-        return gap
+        return np.asarray(gap)
     expected = (n * confidence + 0.5) / (n + 1)
     noise = expected * (1 - expected) / n
     weight = 1 / noise

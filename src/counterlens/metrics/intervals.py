@@ -76,7 +76,7 @@ def newcombe_paired(both: int, first: int, second: int, neither: int) -> tuple[f
     p1, p2 = (both + first) / n, (both + second) / n
     (l1, u1), (l2, u2) = wilson(both + first, n), wilson(both + second, n)
     product = (both + first) * (second + neither) * (both + second) * (first + neither)
-    cross = both * neither - first * second
+    cross: float = both * neither - first * second
     if cross > 0:  # Newcombe's continuity correction, only for positive association
         cross = max(cross - n / 2, 0)
     phi = cross / math.sqrt(product) if product else 0.0
@@ -114,7 +114,8 @@ def delong(inside: Vector, outside: Vector) -> tuple[float, float]:
     variance = placed_in.var(ddof=1) / len(inside) + placed_out.var(ddof=1) / len(outside)
     logit, scale = math.log(area / (1 - area)), area * (1 - area)
     half = Z * math.sqrt(variance) / scale
-    return holding(area, *(1 / (1 + math.exp(-end)) for end in (logit - half, logit + half)))
+    low, high = (1 / (1 + math.exp(-end)) for end in (logit - half, logit + half))
+    return holding(area, low, high)
 
 
 def replicates(
@@ -123,7 +124,7 @@ def replicates(
     """Values of a statistic on `count` resamples; each set is resampled on its own."""
     rng = np.random.default_rng(seed)
     rows = max(1, min(count, _CELLS // sum(sizes)))
-    values = []
+    values: list[Vector] = []
     while len(values) * rows < count:
         draws = [_draw(rng, rows, n) for n in sizes]
         values.append(statistic(*draws))
@@ -181,9 +182,9 @@ def mean_interval(
     middle, n = float(values.mean()), len(values)
     if values.min() == values.max():
         unseen = min(1.0, _SURPRISE / n)
-        ends = (
+        low, high = (
             middle + unseen * (end - middle) if math.isfinite(end) else middle for end in bounds
         )
-        return holding(middle, *ends, bounds)
+        return holding(middle, low, high, bounds)
     drawn = replicates(lambda counts: counts @ values / n, [n], seed=seed)
     return bca(middle, drawn, [values], bounds)

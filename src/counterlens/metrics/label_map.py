@@ -28,7 +28,7 @@ def restrict(logits: Logits, columns: Sequence[int]) -> Logits:
         raise InputError(
             f"{len(wanted)} classes to keep, expected 2 or more indices in 0 … {k - 1}."
         )
-    if len(wanted.unique()) != len(wanted):
+    if len(set(wanted.tolist())) != len(wanted):
         raise InputError("the classes to keep name one class twice.")
     return logits[:, wanted]
 

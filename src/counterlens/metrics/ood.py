@@ -47,7 +47,7 @@ def aupr(inside: Scores, outside: Scores, *, ratio: float | None = None) -> floa
     share = ratio if ratio is not None else len(unknown) / len(known)
     if not share > 0:
         raise InputError(f"ratio is {ratio}, expected unknown images per known image, above 0.")
-    at = torch.cat([known, unknown]).unique()  # ascending: the least confident first
+    at = torch.unique(torch.cat([known, unknown]))  # ascending: the least confident first
     found = torch.searchsorted(unknown.sort().values, at, right=True).double() / len(unknown)
     false = torch.searchsorted(known.sort().values, at, right=True).double() / len(known)
     step = torch.diff(found, prepend=found.new_zeros(1))

@@ -42,7 +42,7 @@ def aurra_interval(
             size = np.add.reduceat(counts, starts, axis=1)
             weight = np.repeat(sums / np.maximum(size, 1), np.diff(np.r_[starts, n]), axis=1)
         drawn = np.repeat(weight.ravel(), counts.ravel()).reshape(rows, n)
-        return (np.cumsum(drawn, axis=1) / ranks).mean(1)
+        return np.asarray((np.cumsum(drawn, axis=1) / ranks).mean(1))
 
     curve = np.cumsum(hit) / ranks
     # d AURRA / d weight_i = (acc_i − AURRA) + Σ_{m ≥ i} (hit_i − acc_m) / m
@@ -66,7 +66,8 @@ def aupr_interval(
         false = _upto(known_counts, upto_known) / len(known)
         found = _upto(unknown_counts, upto_unknown) / len(unknown)
         step = np.diff(found, axis=1, prepend=0.0)
-        return (step * found * share / np.maximum(share * found + false, 1e-300)).sum(1)
+        total = np.maximum(share * found + false, 1e-300)
+        return np.asarray((step * found * share / total).sum(1))
 
     found, false = upto_unknown / len(unknown), upto_known / len(known)
     step, total = np.diff(found, prepend=0.0), share * found + false
@@ -93,7 +94,7 @@ def fpr95_interval(
         threshold = (np.cumsum(known_counts, axis=1) < rank).sum(1)
         total = np.cumsum(unknown_counts[:, ::-1], axis=1)
         total = np.concatenate([np.zeros_like(total[:, :1]), total], axis=1)
-        return total[np.arange(len(total)), accepted[threshold]] / len(unknown)
+        return np.asarray(total[np.arange(len(total)), accepted[threshold]] / len(unknown))
 
     drawn = replicates(statistic, [len(known), len(unknown)], seed=seed)
     low, high = percentile(value, drawn, UNIT)

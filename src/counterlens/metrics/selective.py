@@ -44,5 +44,5 @@ def response_rate(score: Scores, right: Flags, *, points: int = 200) -> list[dic
     """The curve as rows: answering the surest `rate` of the images gives `accuracy`."""
     curve = running_accuracy(score, right)
     n = len(curve)
-    at = torch.linspace(1, n, min(points, n), dtype=torch.float64).round().long().unique()
-    return [{"rate": m / n, "accuracy": curve[m - 1].item()} for m in at.tolist()]
+    at = torch.linspace(1, n, min(points, n), dtype=torch.float64).round().long()
+    return [{"rate": m / n, "accuracy": curve[m - 1].item()} for m in sorted(set(at.tolist()))]

@@ -73,7 +73,7 @@ def grid_confidence(logits: Logits, at: Float64[Tensor, "s"]) -> Float64[Tensor,
     sorted rows let them be left out, which at a thousand classes saves most of the work.
     """
     parts = []
-    for part in logits.detach().cpu().split(max(1, 1_000_000 // logits.shape[1])):
+    for part in torch.split(logits.detach().cpu(), max(1, 1_000_000 // logits.shape[1])):
         ordered = part.double().sort(1, descending=True).values
         gap = ordered[:, :1] - ordered
         near = gap.min(0).values

@@ -51,7 +51,7 @@ def by_ece_interval(
             ),
             shape=(len(right[i]), BINS * len(at)),
         )
-        for i in torch.arange(n).split(max(1, _CELLS // len(at)))
+        for i in torch.split(torch.arange(n), max(1, _CELLS // len(at)))
     ]
 
     def statistic(counts: np.ndarray) -> np.ndarray:
