@@ -1,0 +1,97 @@
+"""The inner maximisation of robust training: which point near an image the update will see.
+
+Paper: Augustin et al. 2020 (ratio2020), section 3 and appendix; Madry et al. 2018 (madry2018).
+Differs: nothing in the search itself, which is `search.pgd`: no random start, momentum 0.9 on
+       l1-normalised gradients, the best point met. In-distribution the paper raises the logit
+       margin, its newest code the cross-entropy; `raises` chooses.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from counterlens.ball import Ball
+from counterlens.errors import InputError
+from counterlens.objectives import margin, uniform_divergence, wrongness
+from counterlens.search import frozen, pgd
+from counterlens.types import Images, Labels, Objective
+
+Batch = Mapping[str, Tensor]
+"""What a loss sees: x and y, and out where it wants out-distribution images."""
+
+RAISES = {"margin": margin, "ce": wrongness}
+
+
+@dataclass(frozen=True)
+class Attack:
+    """A training attack.
+
+    Args:
+        ball: where it may go.
+        stages: (from update, steps) pairs; the number of steps may grow during training.
+        step_size: length of one step; None means 2.5 · radius / steps.
+        momentum: of the velocity.
+        raises: what the in-distribution attack raises, the logit margin or the cross-entropy.
+    """
+
+    ball: Ball
+    stages: tuple[tuple[int, int], ...] = ((0, 7),)
+    step_size: float | None = 0.1
+    momentum: float = 0.9
+    raises: Literal["margin", "ce"] = "margin"
+
+    def __post_init__(self) -> None:
+        if not self.stages or self.stages[0][0] != 0:
+            raise InputError(f"attack stages are {self.stages}, expected the first at update 0.")
+
+    def steps(self, step: int) -> int:
+        """Gradient steps at this update.
+
+        >>> Attack(Ball("l2", 1.0), stages=((0, 20), (100, 25))).steps(100)
+        25
+        """
+        return [steps for start, steps in self.stages if start <= step][-1]
+
+    def near(self, net: nn.Module, x: Images, y: Labels, step: int) -> Images:
+        """The most misleading image near each in-distribution image."""
+        return self.search(net, RAISES[self.raises](net, y), x, step)
+
+    def far(self, net: nn.Module, x: Images, step: int) -> Images:
+        """The image near each out-distribution image about which the network is surest."""
+        return self.search(net, uniform_divergence(net), x, step)
+
+    def search(
+        self,
+        net: nn.Module,
+        objective: Objective,
+        x: Images,
+        step: int,
+        generator: torch.Generator | None = None,
+    ) -> Images:
+        """The best point met, with the network in eval mode and its weights left alone."""
+        if not isinstance(self.ball.radius, Tensor) and self.ball.radius == 0:
+            return x
+        with frozen(net):
+            found = pgd(
+                objective,
+                x,
+                self.ball,
+                steps=self.steps(step),
+                step_size=self.step_size,
+                momentum=self.momentum,
+                generator=generator,
+            )
+        return found.points.detach()
+
+
+def need(batch: Batch, key: str, loss: str) -> Tensor:
+    """One entry of the batch, or a clear refusal."""
+    if key not in batch:
+        raise InputError(
+            f"the {loss} loss needs {'out-distribution images' if key == 'out' else key}, which "
+            "the batches do not hold. Name a set of them: --out-data SPEC."
+        )
+    return batch[key]

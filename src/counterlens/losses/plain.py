@@ -1,0 +1,17 @@
+"""Plain training: cross-entropy of the true label.
+
+Differs: nothing.
+"""
+
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from counterlens.losses.inner import Batch, need
+
+
+def plain_terms(net: nn.Module, batch: Batch, step: int) -> dict[str, Tensor]:
+    """Cross-entropy on clean images.
+
+    Equation: ratio2020 (1)   CE_y(x) = −log p_y(x)
+    """
+    return {"in": cross_entropy(net(need(batch, "x", "plain")), need(batch, "y", "plain"))}

@@ -1,0 +1,167 @@
+"""Recipes: named settings of a training, one small YAML file per experiment.
+
+A recipe may build on another (`base`), and any setting may be changed from outside
+(`--set near.radius=0.5`). Every setting there is stands in `DEFAULTS`; others are refused.
+"""
+
+import copy
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from counterlens.errors import InputError
+
+_ATTACK = {
+    "norm": "l2",
+    "radius": 0.0,
+    "steps": 7,
+    "step_size": 0.1,
+    "momentum": 0.9,
+    "raises": "margin",
+}
+
+DEFAULTS: dict[str, Any] = {
+    "name": "",
+    "about": "",
+    "loss": "plain",
+    "near": dict(_ATTACK),
+    "far": {**_ATTACK, "steps": 20},
+    "out_weight": 1.0,
+    "scale": None,
+    "beta": 6.0,
+    "kind": "pgd",
+    "architecture": {"kind": "resnet18"},
+    "size": 32,
+    "mean": [0.4914, 0.48216, 0.44653],
+    "std": [0.24703, 0.24349, 0.26159],
+    "augment": "cifar",
+    "fill": None,
+    "held_out": 2000,
+    "held_out_rule": "hash",
+    "batch": 128,
+    "out_batch": None,
+    "epochs": 100,
+    "lr": 0.1,
+    "momentum": 0.9,
+    "weight_decay": 5e-4,
+    "schedule": "step",
+    "drops": [],
+    "warmup": 0.0,
+    "average": 0.0,
+    "keep_best": False,
+    "judge": {"every": 5, "norm": "l2", "radius": 0.5, "steps": 20, "probe_every": 20},
+    "precision": "auto",
+    "compile": "auto",
+    "graph": "auto",
+}
+_OPEN = ("architecture",)  # sections whose keys another part checks
+
+
+def names() -> list[str]:
+    """The recipes that come with the package."""
+    return sorted(p.name.removesuffix(".yaml") for p in _folder().iterdir() if _is_recipe(p.name))
+
+
+def about() -> dict[str, str]:
+    """One line on each recipe."""
+    return {name: str(load(name)["about"]) for name in names()}
+
+
+def load(recipe: str, changes: Sequence[str] = ()) -> dict[str, Any]:
+    """A recipe with its bases, the defaults and the given changes filled in.
+
+    Args:
+        recipe: a name, or the path of a YAML file.
+        changes: `key=value`, keys of sections joined by a dot.
+    """
+    settings = copy.deepcopy(DEFAULTS)
+    for layer in reversed(_layers(recipe)):
+        _merge(settings, layer, where=recipe)
+    for change in changes:
+        key, sign, value = change.partition("=")
+        if not sign:
+            raise InputError(f"--set got {change!r}, expected KEY=VALUE such as lr=0.2.")
+        nested: Any = _value(value)
+        for part in reversed(key.strip().split(".")):
+            nested = {part: nested}
+        _merge(settings, nested, where="--set")
+    settings["name"] = settings["name"] or Path(recipe).name.removesuffix(".yaml")
+    return settings
+
+
+def _value(text: str) -> Any:
+    import yaml
+
+    value = yaml.safe_load(text)
+    if isinstance(value, str):  # YAML wants a dot in 1e-3; people don't
+        try:
+            return float(value)
+        except ValueError:
+            return value
+    return value
+
+
+def _layers(recipe: str) -> list[dict[str, Any]]:
+    layers, seen, name = [], set(), recipe
+    while name:
+        if name in seen:
+            raise InputError(f"recipe {recipe} builds on itself through {name}.")
+        seen.add(name)
+        layer = _read(name)
+        name = layer.pop("base", "")
+        layers.append(layer)
+    return layers
+
+
+def _read(recipe: str) -> dict[str, Any]:
+    import yaml
+
+    if recipe.endswith((".yaml", ".yml")):
+        path = Path(recipe)
+        if not path.is_file():
+            raise InputError(f"recipe file {recipe} does not exist.")
+        text = path.read_text(encoding="utf-8")
+    else:
+        file = _folder() / f"{recipe}.yaml"
+        if not file.is_file():
+            near = get_close_matches(recipe, names(), n=3, cutoff=0.4)
+            hint = f" Near: {', '.join(near)}." if near else ""
+            raise InputError(f"no recipe {recipe!r}.{hint} List them: counterlens train --list.")
+        text = file.read_text(encoding="utf-8")
+    try:
+        layer = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise InputError(f"recipe {recipe} is not YAML: {str(error).splitlines()[0]}.") from None
+    if not isinstance(layer, dict):
+        raise InputError(
+            f"recipe {recipe} holds {type(layer).__name__}, expected key: value lines."
+        )
+    return layer
+
+
+def _merge(settings: dict[str, Any], layer: Mapping[str, Any], *, where: str) -> None:
+    for key, value in layer.items():
+        if key not in settings:
+            near = get_close_matches(str(key), settings, n=1, cutoff=0.5)
+            hint = f" Did you mean {near[0]}?" if near else f" Known: {', '.join(settings)}."
+            raise InputError(f"{where} sets {key!r}, which no training has.{hint}")
+        if key in _OPEN and isinstance(value, Mapping):
+            # another kind of network has other options: they are not mixed
+            fresh = value.get("kind", settings[key].get("kind")) != settings[key].get("kind")
+            settings[key] = dict(value) if fresh else {**settings[key], **value}
+        elif isinstance(settings[key], dict):
+            if not isinstance(value, Mapping):
+                raise InputError(f"{where} sets {key} to {value!r}, expected {key}.KEY=VALUE.")
+            _merge(settings[key], value, where=f"{where}: {key}")
+        else:
+            settings[key] = value
+
+
+def _is_recipe(name: str) -> bool:
+    return name.endswith(".yaml") and not name.startswith("_")
+
+
+def _folder() -> Any:
+    return resources.files("counterlens") / "recipes"
