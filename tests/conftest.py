@@ -5,8 +5,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import settings
 
 torch.set_num_threads(2)
+settings.register_profile("counterlens", deadline=None)  # a busy machine is no failure
+settings.load_profile("counterlens")
 
 
 @pytest.fixture

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float64
-from scipy.stats import rankdata
 
 from counterlens.runs import Kept
 
@@ -119,11 +118,18 @@ def _components(
     inside: Float64[np.ndarray, "m"], outside: Float64[np.ndarray, "n"]
 ) -> tuple[Float64[np.ndarray, "m"], Float64[np.ndarray, "n"]]:
     """Per image, the share of the other side it beats; ties count half."""
-    ranks = rankdata(np.concatenate([inside, outside]))
+    ranks = _ranks(np.concatenate([inside, outside]))
     m, n = len(inside), len(outside)
-    beats = (ranks[:m] - rankdata(inside)) / n
-    beaten = 1 - (ranks[m:] - rankdata(outside)) / m
+    beats = (ranks[:m] - _ranks(inside)) / n
+    beaten = 1 - (ranks[m:] - _ranks(outside)) / m
     return beats, beaten
+
+
+def _ranks(values: Float64[np.ndarray, "n"]) -> Float64[np.ndarray, "n"]:
+    """Ranks from 1; equal values share their mean rank."""
+    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
+    middle = np.cumsum(counts) - (counts - 1) / 2
+    return np.asarray(middle[place], dtype=np.float64)
 
 
 def _common(one: Kept, two: Kept) -> tuple[Any, Any]:

@@ -1,0 +1,284 @@
+"""compare against the RATIO paper's own summary tables, closed forms, and plain loops.
+
+The paper says of Tables 1 and 2 that RATIO with the smaller radius is, except for CIFAR-100, the
+only model without a clear failure. The stated rule must say the same of the printed numbers.
+"""
+
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.stats import norm
+
+from counterlens.errors import InputError, RunExists
+from counterlens.runs import Kept, Number, Run
+from counterlens.workflows.compare import compare, model_names, summarise
+from counterlens.workflows.pairs import difference_of_aurocs, difference_of_shares, paired_rows
+from report_runs import audit_run
+
+KEYS = (
+    "accuracy.top1",
+    "robust.l2-0.5.accuracy",
+    "calibration.ece",
+    "ood.all.auroc",
+    "ood.all.worst_auroc",
+    "ood.all.mmc",
+)
+# Rows: accuracy, robust accuracy, ECE, AUC, worst-case AUC, MMC; in per cent, as printed.
+PAPER = {
+    "CIFAR-10": (
+        "Plain OE ACET M0.5 AT0.5 AT0.25 JEM-0 R0.5 R0.25",
+        "96.2 96.4 94.1 90.8 90.8 94.0 92.8 91.1 93.5",
+        "0.0 0.0 52.3 69.3 70.4 65.0 40.5 73.3 70.5",
+        "1.0 2.9 2.8 2.6 2.2 2.2 3.9 2.8 2.7",
+        "94.2 96.5 94.7 81.8 88.9 92.7 75.0 95.6 95.0",
+        "1.6 8.7 81.9 48.5 57.4 42.0 14.6 83.6 84.3",
+        "62.0 31.9 39.1 62.7 55.8 55.2 69.7 31.9 33.9",
+    ),
+    "SVHN": (
+        "Plain OE ACET AT0.5 AT0.25 R0.5 R0.25",
+        "97.3 97.6 97.8 94.4 96.7 94.3 96.8",
+        "0.9 0.3 28.8 68.1 63.0 68.4 64.8",
+        "0.9 0.9 1.6 1.6 0.8 2.0 1.8",
+        "96.9 99.6 99.8 91.0 97.0 99.8 99.9",
+        "8.5 18.2 96.0 51.1 48.3 97.5 97.5",
+        "61.5 16.3 11.8 67.1 49.1 12.1 11.1",
+    ),
+    "CIFAR-100": (
+        "Plain OE AT0.5 AT0.25 R0.5 R0.25",
+        "81.5 81.4 70.6 75.8 69.2 74.4",
+        "0.0 0.0 43.2 37.3 45.6 42.4",
+        "1.2 7.2 1.3 1.5 3.2 2.0",
+        "84.0 91.9 75.6 79.4 87.0 86.9",
+        "0.4 14.6 29.9 24.8 55.5 54.5",
+        "51.1 21.8 45.8 47.1 24.4 31.0",
+    ),
+    "R.ImageNet": (
+        "Plain OE ACET M3.5 AT3.5 AT1.75 R3.5 R1.75",
+        "96.6 97.2 96.2 90.3 93.5 95.5 93.9 95.5",
+        "0.0 0.0 6.2 47.7 47.7 36.7 49.2 43.0",
+        "0.6 1.8 0.9 0.7 0.9 0.5 0.3 0.7",
+        "92.7 98.9 97.74 83.6 84.3 86.5 97.2 97.8",
+        "0.0 1.8 87.54 44.2 37.5 16.3 90.9 90.6",
+        "67.9 20.6 34.85 69.2 75.2 81.8 33.6 32.3",
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("table", "clean"),
+    [("CIFAR-10", {"R0.25"}), ("SVHN", {"R0.25"}), ("CIFAR-100", set()), ("R.ImageNet", {"R1.75"})],
+)
+def test_the_rule_says_of_the_papers_tables_what_the_paper_says(
+    table: str, clean: set[str]
+) -> None:
+    names, *rows = (line.split() for line in PAPER[table])
+    numbers = {
+        name: {
+            key: Number(float(row[i]) / 100, 1, None, None, "as printed")
+            for key, row in zip(KEYS, rows, strict=True)
+        }
+        for i, name in enumerate(names)
+    }
+    summary = summarise(numbers)
+    failed = {row["model"] for row in summary if row["status"] == "fail"}
+    assert set(names) - failed == clean
+
+
+def number(value: float, half: float = 0.01, **more: object) -> Number:
+    return Number(value, 100, value - half, value + half, "p", **more)  # type: ignore[arg-type]
+
+
+def statuses(numbers: dict[str, dict[str, Number]], key: str) -> dict[str, str]:
+    return {row["model"]: row["status"] for row in summarise(numbers) if row["key"] == key}
+
+
+def test_a_gap_beyond_the_limit_fails_only_when_the_intervals_are_apart() -> None:
+    key = "accuracy.top1"
+    apart = {"a": {key: number(0.95)}, "b": {key: number(0.90)}, "c": {key: number(0.93)}}
+    assert statuses(apart, key) == {"a": "best", "b": "fail", "c": "ok"}
+    wide = {"a": {key: number(0.95, 0.05)}, "b": {key: number(0.90, 0.05)}}
+    assert statuses(wide, key) == {"a": "best", "b": "worse"}
+
+
+def test_lower_is_better_for_confidence_on_foreign_images() -> None:
+    numbers = {m: {"ood.svhn.mmc": number(v)} for m, v in (("a", 0.2), ("b", 0.3), ("c", 0.9))}
+    assert statuses(numbers, "ood.mean of 1 set.mmc") == {"a": "best", "b": "ok", "c": "fail"}
+
+
+def test_a_number_that_must_not_be_quoted_is_never_best() -> None:
+    key = "robust.l2-0.5.accuracy"
+    masked = number(0.99, trust={"verdict": "do not quote"})
+    numbers = {"masked": {key: masked}, "honest": {key: number(0.5)}, "none": {}}
+    assert statuses(numbers, key) == {"masked": "do not quote", "honest": "best", "none": "missing"}
+
+
+def test_means_run_over_the_sets_that_every_model_has() -> None:
+    one = {"ood.a.auroc": number(0.9), "ood.b.auroc": number(0.7), "ood.c.auroc": number(0.1)}
+    two = {"ood.a.auroc": number(0.8), "ood.b.auroc": number(0.8)}
+    rows = {r["model"]: r for r in summarise({"one": one, "two": two})}
+    assert rows["one"]["value"] == pytest.approx(0.8)
+    assert rows["two"]["value"] == pytest.approx(0.8)
+    assert rows["one"]["key"] == "ood.mean of 2 sets.auroc"
+
+
+def test_the_error_after_temperature_is_judged_where_it_is_known() -> None:
+    numbers = {
+        "a": {"calibration.ece": number(0.02), "calibration.ece_scaled": number(0.02)},
+        "b": {"calibration.ece": number(0.20), "calibration.ece_scaled": number(0.02)},
+    }
+    assert {row["key"] for row in summarise(numbers)} == {"calibration.ece_scaled"}
+
+
+def test_two_audits_are_compared_and_failures_are_data(tmp_path: Path) -> None:
+    plain = audit_run(tmp_path / "plain", robust=0.02, worst=0.1)
+    ratio = audit_run(tmp_path / "ratio", model="zoo:ratio", seed=1, robust=0.6, worst=0.8)
+    run = compare([plain.folder, str(ratio.folder)], out=tmp_path / "c")
+    failures = {(row["model"], row["key"]) for row in run.table("failures")}
+    assert failures == {
+        ("zoo:cifar10-plain-small", "robust.l2-0.5.accuracy"),
+        ("zoo:cifar10-plain-small", "ood.mean of 3 sets.worst_auroc"),
+    }
+    assert run.numbers["compare.zoo-cifar10-plain-small.failures"].value == 2
+    assert run.numbers["compare.zoo-ratio.failures"].value == 0
+    assert run.done
+    html = (run.folder / "report.html").read_text()
+    assert "zoo:ratio has no clear failure" in html
+    assert "A model fails where" in html
+
+
+def test_the_paired_table_counts_the_same_images(tmp_path: Path) -> None:
+    a, b = audit_run(tmp_path / "a"), audit_run(tmp_path / "b", model="other", seed=5)
+    run = compare([a.folder, b.folder], out=tmp_path / "c")
+    row = next(r for r in run.table("paired") if r["key"] == "accuracy.top1")
+    parts = [row[k] for k in ("both_right", "only_first", "only_second", "both_wrong")]
+    assert sum(parts) == row["n"] == 600
+    difference = a.numbers["accuracy.top1"].value - b.numbers["accuracy.top1"].value
+    assert row["difference"] == pytest.approx(difference)
+    assert {r["key"] for r in run.table("paired")} >= {"ood.svhn.auroc", "ood.smooth.auroc"}
+    key = "paired.zoo-cifar10-plain-small-vs-other.accuracy"
+    assert run.numbers[key].value == pytest.approx(difference)
+
+
+def test_runs_on_different_images_are_shown_but_not_judged(tmp_path: Path) -> None:
+    a, b = audit_run(tmp_path / "a"), audit_run(tmp_path / "b", model="other")
+    b.note(data_fingerprint={"cifar10": "beef"})
+    run = compare([a.folder, b.folder], out=tmp_path / "c")
+    assert {row["status"] for row in run.table("summary")} <= {"apart", "do not quote", "missing"}
+    assert run.table("failures") == []
+    assert "different images" in run.table("notes")[0]["note"]
+
+
+def test_bad_runs_are_refused_before_anything_is_written(tmp_path: Path) -> None:
+    good = audit_run(tmp_path / "good")
+    unfinished = audit_run(tmp_path / "unfinished", finish=False)
+    empty = Run.create(tmp_path / "empty", "train", {})
+    empty.finish()
+    for others, words in (
+        ([], "at least two"),
+        ([unfinished.folder], "unfinished"),
+        ([empty.folder], "no numbers"),
+        ([tmp_path / "nowhere"], r"no run\.json"),
+    ):
+        with pytest.raises(InputError, match=words):
+            compare([good.folder, *others], out=tmp_path / "c")
+    assert not (tmp_path / "c").exists()
+    with pytest.raises(RunExists):
+        compare([good.folder, good.folder], out=good.folder)
+
+
+def test_two_runs_of_one_model_get_different_names(tmp_path: Path) -> None:
+    a, b = audit_run(tmp_path / "a"), audit_run(tmp_path / "b")
+    names = model_names([a, b])
+    assert len(set(names)) == 2
+    assert all("cifar10-plain-small" in name for name in names)
+
+
+def test_difference_of_shares_covers_the_truth_as_often_as_it_says() -> None:
+    """Exact coverage by enumeration of all tables of n = 30 for one true pair of shares."""
+    n, p, q = 30, 0.25, 0.1
+    logs = np.concatenate([[0], np.cumsum(np.log(np.arange(1, n + 1)))])
+    covered = 0.0
+    for f, g in product(range(n + 1), repeat=2):
+        if f + g > n:
+            continue
+        a = np.array([True] * f + [False] * (n - f))
+        b = np.array([False] * f + [True] * g + [False] * (n - f - g))
+        _, low, high = difference_of_shares(a, b)
+        log = logs[n] - logs[f] - logs[g] - logs[n - f - g]
+        log += f * np.log(p) + g * np.log(q) + (n - f - g) * np.log(1 - p - q)
+        covered += np.exp(log) * (low <= p - q <= high)
+    assert 0.93 <= covered <= 0.98
+
+
+def test_equal_answers_differ_by_nothing_but_not_with_certainty() -> None:
+    value, low, high = difference_of_shares(np.ones(20, bool), np.ones(20, bool))
+    assert value == 0
+    assert low < 0 < high
+
+
+def literal_auroc(inside: np.ndarray, outside: np.ndarray) -> float:
+    wins = [1.0 if x > y else 0.5 if x == y else 0.0 for x in inside for y in outside]
+    return sum(wins) / len(wins)
+
+
+def literal_variance(in_a, out_a, in_b, out_b) -> float:  # type: ignore[no-untyped-def]
+    def beats(x: float, y: float) -> float:
+        return 1.0 if x > y else 0.5 if x == y else 0.0
+
+    v10 = [
+        np.mean([beats(xa, y) for y in out_a]) - np.mean([beats(xb, y) for y in out_b])
+        for xa, xb in zip(in_a, in_b, strict=True)
+    ]
+    v01 = [
+        np.mean([beats(x, ya) for x in in_a]) - np.mean([beats(x, yb) for x in in_b])
+        for ya, yb in zip(out_a, out_b, strict=True)
+    ]
+    return float(np.var(v10, ddof=1) / len(v10) + np.var(v01, ddof=1) / len(v01))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_difference_of_aurocs_equals_plain_loops(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    in_a, in_b = (rng.integers(0, 9, 25).astype(float) for _ in range(2))  # many ties
+    out_a, out_b = (rng.integers(0, 7, 17).astype(float) for _ in range(2))
+    value, low, high = difference_of_aurocs(in_a, out_a, in_b, out_b)
+    expected = literal_auroc(in_a, out_a) - literal_auroc(in_b, out_b)
+    half = norm.ppf(0.975) * np.sqrt(literal_variance(in_a, out_a, in_b, out_b))
+    np.testing.assert_allclose(
+        [value, low, high], [expected, expected - half, expected + half], atol=1e-12
+    )
+
+
+def kept(name: str, role: str, logits: np.ndarray, ids: str, labels: list[int]) -> Kept:
+    return Kept(name, role, logits, np.array(labels), tuple(ids), 1.0)  # type: ignore[arg-type]
+
+
+def test_images_are_paired_by_id_not_by_place() -> None:
+    one = kept("d", "in", np.eye(3), "abc", [0, 1, 2])  # all right
+    two = kept("d", "in", np.eye(3)[[2, 0, 1]], "cax", [2, 1, 1])
+    assert paired_rows({"one": {"d": one}, "two": {"d": two}}) == []  # labels of a disagree
+    two = kept("d", "in", np.eye(3)[[2, 1, 1]], "cax", [2, 0, 1])
+    (row,) = paired_rows({"one": {"d": one}, "two": {"d": two}})
+    assert (row["n"], row["only_first"], row["both_right"]) == (2, 1, 1)
+
+
+def test_near_certain_answers_do_not_tie() -> None:
+    logits = np.array([[50.0, 0.0], [60.0, 0.0]])
+    scores = [
+        kept("d", role, logits[i : i + 1].repeat(2, 0), "ab", [-1, -1])
+        for i, role in ((1, "in"), (0, "ood"))
+    ]
+    swapped = [
+        kept("d", role, logits[i : i + 1].repeat(2, 0), "ab", [-1, -1])
+        for i, role in ((0, "in"), (1, "ood"))
+    ]
+    rows = paired_rows(
+        {
+            "a": {"d": scores[0], "o": scores[1]},
+            "b": {"d": swapped[0], "o": swapped[1]},
+        }
+    )
+    (row,) = [r for r in rows if r["key"] == "ood.o.auroc"]
+    assert row["difference"] == 1.0
