@@ -1,6 +1,34 @@
 """Searches: how an objective is raised over images."""
 
+from counterlens.search.apgd import apgd
+from counterlens.search.fab import Nearest, fab
 from counterlens.search.found import Found, frozen
 from counterlens.search.pgd import pgd
+from counterlens.search.square import square
+from counterlens.search.trust import Flag, Trust
+from counterlens.search.worst import (
+    Extreme,
+    Robustness,
+    Settings,
+    lowest_confidence,
+    robust,
+    worst_confidence,
+)
 
-__all__ = ["Found", "frozen", "pgd"]
+__all__ = [
+    "Extreme",
+    "Flag",
+    "Found",
+    "Nearest",
+    "Robustness",
+    "Settings",
+    "Trust",
+    "apgd",
+    "fab",
+    "frozen",
+    "lowest_confidence",
+    "pgd",
+    "robust",
+    "square",
+    "worst_confidence",
+]

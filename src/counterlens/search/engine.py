@@ -1,0 +1,267 @@
+"""Engine: the only place where a search meets the model.
+
+One forward and one input gradient per evaluation, weights frozen. The search may run on a fast
+twin of the model (channels last, half precision, compiled); whatever it claims is decided by
+`verify`, the model itself in float32.
+"""
+
+import copy
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from counterlens.checks import check_logits
+from counterlens.errors import InputError
+from counterlens.objectives import Predict, full, margin_of
+from counterlens.search.fab import nearest_plane
+from counterlens.search.folding import fold
+from counterlens.search.found import frozen
+from counterlens.search.rules import Told
+from counterlens.types import Images, Labels, Logits, Scores
+
+Score = Callable[[Logits, Labels, Labels], Scores]
+"""A score of logits, given the true and the target class of each row."""
+
+Precision = Literal["float32", "bf16", "fp16"]
+_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+DRIFT = 0.25  # how far a twin's logits may be from the model's, relative to their spread
+
+
+@dataclass
+class Counts:
+    """How much work was done, in images; and what went wrong, in evaluations."""
+
+    forwards: int = 0
+    backwards: int = 0
+    verifications: int = 0
+
+    def as_dict(self) -> dict[str, int]:
+        """Plain numbers."""
+        return {
+            "forwards": self.forwards,
+            "backwards": self.backwards,
+            "verifications": self.verifications,
+        }
+
+
+@dataclass
+class Engine:
+    """A model made ready for searching; build it with `engine()`.
+
+    Args:
+        model: decides in float32.
+        twin: what the search evaluates.
+        sizes: batch sizes the twin was compiled for, ascending; empty if any will do.
+        repeats: evaluations averaged per point, for randomised models.
+    """
+
+    model: Predict
+    twin: Predict
+    device: torch.device
+    precision: Precision = "float32"
+    sizes: tuple[int, ...] = ()
+    repeats: int = 1
+    notes: list[str] = field(default_factory=list)
+    counts: Counts = field(default_factory=Counts)
+
+    def verify(self, z: Images, *, batch: int) -> Logits:
+        """Logits of the model itself, in float32 without tensor-core rounding."""
+        self.counts.verifications += len(z)
+        with torch.no_grad(), _exact():
+            parts = [full(self.model(part)) for part in torch.split(z.to(self.device), batch)]
+        return torch.cat(parts)
+
+    def value(self, score: Score, z: Images, y: Labels, target: Labels) -> Told:
+        """Score and margin, no gradient."""
+        with torch.no_grad():
+            logits = self._mean([self._twin(z) for _ in range(self.repeats)])
+        self.counts.forwards += len(z) * self.repeats
+        return Told(score(logits, y, target), margin_of(logits, y))
+
+    def slope(self, score: Score, z: Images, y: Labels, target: Labels) -> Told:
+        """Score, margin and input gradient."""
+        logits, scores, grads = [], [], []
+        for _ in range(self.repeats):
+            with torch.enable_grad():
+                point = z.detach().requires_grad_(True)
+                out = self._twin(point)
+                value = score(out, y, target)
+                (grad,) = torch.autograd.grad(value.sum(), point)
+            logits.append(out.detach())
+            scores.append(value.detach())
+            grads.append(grad)
+        self.counts.forwards += len(z) * self.repeats
+        self.counts.backwards += len(z) * self.repeats
+        return Told(self._mean(scores), margin_of(self._mean(logits), y), self._mean(grads))
+
+    def nearest(self, norm: Any, z: Images, y: Labels) -> Told:
+        """Value and gradient of the nearest linearised boundary: one backward pass per class."""
+        with torch.enable_grad():
+            point = z.detach().requires_grad_(True)
+            logits = full(self.model(point))
+            value, grad = nearest_plane(logits, point, y, norm)
+        self.counts.forwards += len(z)
+        self.counts.backwards += len(z) * logits.shape[1]
+        return Told(value, margin_of(logits.detach(), y), grad)
+
+    def _twin(self, z: Images) -> Logits:
+        rows = len(z)
+        room = next((size for size in self.sizes if size >= rows), rows)
+        if room > rows:  # a compiled model wants one of its own batch sizes
+            z = torch.cat([z, z[-1:].expand(room - rows, -1, -1, -1)])
+        if z.is_cuda:
+            z = z.contiguous(memory_format=torch.channels_last)
+        half = self.precision != "float32"
+        context = torch.autocast(z.device.type, _DTYPES[self.precision]) if half else nullcontext()
+        with context:
+            logits = self.twin(z)
+        return full(logits[:rows])
+
+    @staticmethod
+    def _mean(parts: list[Tensor]) -> Tensor:
+        return parts[0] if len(parts) == 1 else torch.stack(parts).mean(0)
+
+
+@contextmanager
+def engine(
+    model: Predict,
+    example: Images,
+    *,
+    device: torch.device | str | None = None,
+    precision: Precision | None = None,
+    compiled: bool = False,
+    sizes: tuple[int, ...] = (),
+    repeats: int = 1,
+) -> Iterator[Engine]:
+    """Freeze a model, look at it once, and lend an `Engine` on it; the model is left as it was.
+
+    Args:
+        example: images of the kind that will come, at least one.
+        precision: of the search; None means bf16 on a GPU and float32 elsewhere.
+        compiled: let torch.compile build the twin for the batch sizes in `sizes`.
+        repeats: evaluations averaged per point, for randomised models.
+    """
+    where = torch.device(device) if device is not None else _home(model, example)
+    if precision is None:
+        precision = "bf16" if where.type == "cuda" else "float32"
+    with frozen(model) if isinstance(model, nn.Module) else nullcontext(), _deterministic():
+        classes = probe(model, example[:1].to(where))
+        made = Engine(model, model, where, repeats=repeats)
+        made.notes.append(f"{classes} classes")
+        twin = _twin_of(model, example[:2].to(where)) if repeats == 1 else None
+        if twin is None:
+            made.notes.append("no fast twin: the search runs on the model itself")
+        else:
+            made.twin = twin
+        made.precision = _safe_precision(made, precision, example[:64].to(where))
+        if compiled and isinstance(made.twin, nn.Module):
+            made.sizes = tuple(sorted(sizes))
+            made.twin = torch.compile(made.twin, dynamic=False)
+        yield made
+
+
+def probe(model: Predict, example: Images) -> int:
+    """How many classes the model has; a clear error if it does not answer with logits."""
+    try:
+        with torch.no_grad():
+            out = model(example)
+    except InputError:
+        raise
+    except (RuntimeError, ValueError, TypeError) as error:
+        line = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise InputError(
+            f"the model refuses images of shape {tuple(example.shape)}: {line[:200]}. Expected the "
+            "size it was trained on; resize the data or declare preprocess."
+        ) from error
+    check_logits(out, rows=len(example))
+    return out.shape[1]
+
+
+def _home(model: Predict, example: Images) -> torch.device:
+    if isinstance(model, nn.Module):
+        for tensor in (*model.parameters(), *model.buffers()):
+            return tensor.device
+    return example.device
+
+
+def _twin_of(model: Predict, example: Images) -> nn.Module | None:
+    """A copy with batch norms folded into convolutions, where that changes no answer."""
+    if not isinstance(model, nn.Module):
+        return None
+    try:
+        twin = fold(copy.deepcopy(model))
+        if example.is_cuda:
+            twin = twin.to(memory_format=torch.channels_last)
+        with torch.no_grad(), _exact():
+            theirs, ours = full(model(example)), full(twin(example))
+    except Exception:  # any model that cannot be copied or traced is searched as it is
+        return None
+    spread = (theirs.amax(1) - theirs.amin(1)).clamp_min(1e-6)
+    off = ((theirs - ours).abs().amax(1) / spread).max().item()
+    return twin if off < 1e-3 else None
+
+
+def _safe_precision(made: Engine, wanted: Precision, example: Images) -> Precision:
+    """The wanted precision if the twin's answers survive it, else the next safer one."""
+    fallback: dict[Precision, Precision] = {"fp16": "bf16", "bf16": "float32"}
+    while wanted != "float32":
+        made.precision = wanted
+        with torch.no_grad():
+            theirs, ours = made.verify(example, batch=64), made._twin(example)
+        spread = (theirs.amax(1) - theirs.amin(1)).clamp_min(1e-6)
+        off = ((theirs - ours).abs().amax(1) / spread).median().item()
+        if off < DRIFT:  # NaN fails this too
+            break
+        made.notes.append(f"{wanted} changes the logits by {off:.2g} of their spread: not used")
+        wanted = fallback[wanted]
+    made.precision = wanted
+    return wanted
+
+
+@contextmanager
+def _deterministic() -> Iterator[None]:
+    with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True):
+        yield
+
+
+@contextmanager
+def _exact() -> Iterator[None]:
+    """True float32: no TF32 in convolutions or matrix products."""
+    matmul = torch.backends.cuda.matmul.allow_tf32
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.backends.cuda.matmul.allow_tf32 = False
+        try:
+            with torch.backends.cudnn.flags(
+                enabled=True, benchmark=False, deterministic=True, allow_tf32=False
+            ):
+                yield
+        finally:
+            torch.backends.cuda.matmul.allow_tf32 = matmul
+
+
+def auto_batch(made: Engine, example: Images, *, most: int = 2048, share: float = 0.5) -> int:
+    """A power of two that fits the device's memory with room to spare."""
+    if made.device.type != "cuda":
+        pixels = example[0].numel()
+        return max(8, min(128, _power_of_two(128 * 3072 // pixels)))
+    trial = example[:1].to(made.device).expand(16, -1, -1, -1).contiguous()
+    labels = torch.zeros(16, dtype=torch.int64, device=made.device)
+    torch.cuda.synchronize(made.device)
+    torch.cuda.reset_peak_memory_stats(made.device)
+    before = torch.cuda.memory_allocated(made.device)
+    made.slope(lambda logits, y, _: margin_of(logits, y), trial, labels, labels)
+    torch.cuda.synchronize(made.device)
+    each = max(torch.cuda.max_memory_allocated(made.device) - before, 1) / 16
+    each += 12 * example[0].numel() * 4  # the state of a search beside it
+    free, _ = torch.cuda.mem_get_info(made.device)
+    return min(most, _power_of_two(int(share * free / each)))
+
+
+def _power_of_two(most: int) -> int:
+    return 1 << (max(most, 1).bit_length() - 1)

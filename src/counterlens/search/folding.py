@@ -1,0 +1,48 @@
+"""Batch norms folded into the convolutions before them: the same function with less work."""
+
+import torch
+from torch import fx, nn
+from torch.nn.utils.fusion import fuse_conv_bn_eval
+
+
+def fold(model: nn.Module) -> nn.Module:
+    """Rewrite `model` (in place where it can be traced) without the batch norms after convolutions.
+
+    The model must be in evaluation mode. Submodules that cannot be traced stay as they are.
+    """
+    try:
+        graph = fx.symbolic_trace(model)
+    except Exception:  # fx fails in many ways on models with data-dependent Python
+        for name, child in list(model.named_children()):
+            if any(isinstance(part, nn.BatchNorm2d) for part in child.modules()):
+                setattr(model, name, fold(child))
+        return model
+    modules = dict(graph.named_modules())
+    for node in graph.graph.nodes:
+        if not _is(node, nn.BatchNorm2d, modules):
+            continue
+        before = node.args[0]
+        if not _is(before, nn.Conv2d, modules) or len(before.users) > 1:
+            continue
+        conv, norm = modules[before.target], modules[node.target]
+        if norm.training or not norm.track_running_stats:
+            continue
+        with torch.no_grad():
+            fused = fuse_conv_bn_eval(conv, norm)
+        for weight in fused.parameters():
+            weight.requires_grad_(False)
+        parent, _, leaf = before.target.rpartition(".")
+        setattr(graph.get_submodule(parent), leaf, fused)
+        modules[before.target] = fused
+        node.replace_all_uses_with(before)
+        graph.graph.erase_node(node)
+    graph.recompile()
+    return graph
+
+
+def _is(node: object, kind: type[nn.Module], modules: dict[str, nn.Module]) -> bool:
+    return (
+        isinstance(node, fx.Node)
+        and node.op == "call_module"
+        and isinstance(modules.get(str(node.target)), kind)
+    )

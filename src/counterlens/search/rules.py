@@ -1,0 +1,62 @@
+"""What a search rule is: it says which point to evaluate next and is told the result.
+
+A rule is a frozen record of settings with two functions over per-row state. `start` makes the
+state of new rows, `tell` takes the evaluation of state["z"] and returns the state with the next
+point to evaluate. Nothing in it knows the model, the batch around a row or the device, so the
+driver may mix rows of different age, drop some, and write the state to disk at any moment.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from counterlens.ball import Ball, Seeds
+from counterlens.types import Images, Scores
+
+State = dict[str, Tensor]
+"""Tensors with one entry per row; "z" is the point to evaluate, "i" counts evaluations told."""
+
+
+@dataclass(frozen=True)
+class Told:
+    """The evaluation of one point per row.
+
+    Args:
+        score: what the search raises.
+        margin: best other logit minus the true one; above 0 the row is misclassified.
+        grad: gradient of the score; None for a search that needs none.
+    """
+
+    score: Scores
+    margin: Scores
+    grad: Images | None = None
+
+
+class Rule(Protocol):
+    """How one kind of search moves."""
+
+    @property
+    def evaluations(self) -> int:
+        """How often a row is evaluated before it is done."""
+
+    @property
+    def strays(self) -> bool:
+        """Whether the points asked for may leave the ball."""
+
+    def start(self, x: Images, ball: Ball, seeds: Seeds) -> State:
+        """State of new rows."""
+
+    def tell(self, state: State, x: Images, ball: Ball, told: Told) -> State:
+        """State after one more evaluation."""
+
+
+def tall(flags: Tensor) -> Tensor:
+    """A per-row tensor shaped to meet images."""
+    return flags.view(-1, 1, 1, 1)
+
+
+def finite(score: Scores) -> Scores:
+    """NaN scores as −∞, so that they never win."""
+    return torch.nan_to_num(score, nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)

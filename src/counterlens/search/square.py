@@ -1,0 +1,246 @@
+"""Square attack: random search with square-shaped changes, no gradients.
+
+Paper: Andriushchenko et al. 2020, Square Attack: a query-efficient black-box adversarial attack
+       via random search, arXiv:1912.00049 (algorithms 1 to 3).
+Differs: windows, signs and patch orientation are drawn per row, where the reference shares
+       windows across the batch, so a row's fate does not depend on its neighbours. The schedule
+       is not rescaled to the number of queries, as in AutoAttack.
+"""
+
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from counterlens.ball import Ball, Seeds, mix, row_seeds, uniform
+from counterlens.errors import InputError
+from counterlens.search.found import Found
+from counterlens.search.pgd import keep
+from counterlens.search.rules import State, Told, finite
+from counterlens.types import Images, Objective
+
+SQUARE_NORMS = ("l2", "linf")
+HALVINGS = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)
+TILES = 5
+
+
+@dataclass(frozen=True)
+class Square:
+    """The rule of the square attack; the score told is usually the margin.
+
+    Args:
+        queries: proposals evaluated, the start included.
+        share: share of the pixels that the first window covers.
+    """
+
+    queries: int = 5000
+    share: float = 0.8
+    strays: bool = field(default=False, init=False)
+
+    @property
+    def evaluations(self) -> int:
+        """One per query."""
+        return self.queries
+
+    def start(self, x: Images, ball: Ball, seeds: Seeds) -> State:
+        """Random stripes (l∞) or a grid of bumps (l2) at the full radius."""
+        if ball.norm not in SQUARE_NORMS:
+            raise InputError(f"square knows the norms l2 and linf, not {ball.norm}.")
+        rows = x.new_zeros(len(x))
+        begin = _stripes if ball.norm == "linf" else _bumps
+        return {
+            "z": begin(x, ball, seeds),
+            "best": x,
+            "top": torch.full_like(rows, -torch.inf),
+            "seed": seeds.to(x.device),
+            "i": torch.zeros_like(rows, dtype=torch.int64),
+        }
+
+    def tell(self, state: State, x: Images, ball: Ball, told: Told) -> State:
+        """Accept what scores higher, then propose a new window."""
+        score = finite(told.score)
+        top, best = keep(state["top"], state["best"], score, state["z"])
+        i = state["i"] + 1
+        height, width = x.shape[2:]
+        level = torch.bucketize(
+            i, _halvings(x.device)
+        )  # i = 10 still belongs to the first window size
+        propose = _propose_linf if ball.norm == "linf" else _propose_l2
+        sizes = _sizes(ball.norm, height, width, self.share, x.device)
+        drawn = uniform(mix(state["seed"], i), (6 + x.shape[1],), like=x)
+        z = propose(x, best, ball, sizes[level], level, drawn, self.share)
+        return {"z": z, "best": best, "top": top, "seed": state["seed"], "i": i}
+
+
+@lru_cache
+def _halvings(device: torch.device) -> Tensor:
+    return torch.tensor(HALVINGS, device=device)
+
+
+def window_sizes(norm: str, height: int, width: int, share: float = 0.8) -> list[int]:
+    """The side of the window at each level of the schedule.
+
+    >>> window_sizes("l2", 32, 32)[:8]
+    [29, 21, 15, 11, 7, 5, 5, 3]
+    """
+    sides = []
+    for level in range(len(HALVINGS) + 1):
+        side = round((share / 2**level * height * width) ** 0.5)
+        if norm == "l2":
+            side = max(side, 3)
+            side += 1 - side % 2
+        sides.append(max(1, min(side, height, width)))
+    return sides
+
+
+@lru_cache
+def _sizes(norm: str, height: int, width: int, share: float, device: torch.device) -> Tensor:
+    return torch.tensor(window_sizes(norm, height, width, share), device=device)
+
+
+def _corner(drawn: Tensor, room: Tensor) -> Tensor:
+    """A whole number in 0 … room − 1 from a uniform one."""
+    return torch.minimum((drawn * room).long(), room - 1)
+
+
+def _window(x: Images, top: Tensor, left: Tensor, side: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Mask of a square window per row, and each pixel's place in it."""
+    down = torch.arange(x.shape[2], device=x.device) - top[:, None]
+    right = torch.arange(x.shape[3], device=x.device) - left[:, None]
+    rows = (down >= 0) & (down < side[:, None])
+    columns = (right >= 0) & (right < side[:, None])
+    return (rows[:, None, :, None] & columns[:, None, None, :]), down, right
+
+
+def _stripes(x: Images, ball: Ball, seeds: Seeds) -> Images:
+    signs = uniform(seeds, (x.shape[1], 1, x.shape[3]), like=x, stream=7) - 0.5
+    return (x + ball.reach(x) * signs.sign()).clamp(0, 1)
+
+
+def _propose_linf(
+    x: Images, best: Images, ball: Ball, side: Tensor, level: Tensor, drawn: Tensor, share: float
+) -> Images:
+    """One window gets a new colour: plus or minus the radius per channel."""
+    height, width = x.shape[2:]
+    top = _corner(drawn[:, 0], height - side + 1)
+    left = _corner(drawn[:, 1], width - side + 1)
+    mask, _, _ = _window(x, top, left, side)
+    signs = (drawn[:, 6 : 6 + x.shape[1]] - 0.5).sign()[:, :, None, None]
+    return torch.where(mask, (x + ball.reach(x) * signs).clamp(0, 1), best)
+
+
+def bump(height: int, width: int) -> Tensor:
+    """A pyramid of nested centred squares, the k-th weighing 1/k², of unit l2 norm.
+
+    Equation: square2020 (2)   η_{r,s} = Σ_k 1/(n + 1 − k)²
+    """
+    down = (torch.arange(height) - height // 2).abs()[:, None]
+    right = (torch.arange(width) - width // 2).abs()[None]
+    ring = torch.maximum(down, right)
+    count = max(height // 2, width // 2) + 1
+    weights = 1 / torch.arange(1, count + 1, dtype=torch.float64).square()
+    covering = weights.flip(0).cumsum(0).flip(0)  # rings k … count cover a pixel of ring k
+    stacked = covering[ring.clamp_max(count - 1)]
+    size: Tensor = torch.linalg.vector_norm(stacked)
+    return stacked / size
+
+
+def patch(side: int) -> Tensor:
+    """Two bumps of opposite sign, one above the other, of unit l2 norm."""
+    half = side // 2
+    if half == 0:
+        return torch.ones(1, 1, dtype=torch.float64)
+    both = torch.cat([bump(half, side), -bump(side - half, side)])
+    size: Tensor = torch.linalg.vector_norm(both)
+    return both / size
+
+
+@lru_cache
+def _patches(
+    height: int, width: int, share: float, dtype: torch.dtype, device: torch.device
+) -> Tensor:
+    """The patch of each level, in one padded table."""
+    sides = window_sizes("l2", height, width, share)
+    table = torch.zeros(len(sides), max(sides), max(sides), dtype=dtype)
+    for level, side in enumerate(sides):
+        table[level, :side, :side] = patch(side)
+    return table.to(device)
+
+
+def _bumps(x: Images, ball: Ball, seeds: Seeds) -> Images:
+    channels, height, width = x.shape[1:]
+    side = max(min(height, width) // TILES, 1)
+    down, across = min(TILES, height // side), min(TILES, width // side)
+    tile = patch(side).to(x)
+    signs = (uniform(seeds, (channels, down, across), like=x, stream=8) - 0.5).sign()
+    grid = signs[:, :, :, None, :, None] * tile[:, None, :]
+    grid = grid.reshape(len(x), channels, down * side, across * side)
+    delta = torch.zeros_like(x)
+    up, left = (height - down * side) // 2, (width - across * side) // 2
+    delta[:, :, up : up + down * side, left : left + across * side] = grid
+    return _to_radius(x, delta, ball)
+
+
+def _to_radius(x: Images, delta: Images, ball: Ball) -> Images:
+    size: Tensor = torch.linalg.vector_norm(delta, dim=(1, 2, 3), keepdim=True)
+    return (x + delta * (ball.reach(x) / size.clamp_min(1e-12))).clamp(0, 1)
+
+
+def _propose_l2(
+    x: Images, best: Images, ball: Ball, side: Tensor, level: Tensor, drawn: Tensor, share: float
+) -> Images:
+    """The l2 mass of two windows is moved into a new patch in the first of them."""
+    channels, height, width = x.shape[1:]
+    delta = best - x
+    corners = [_corner(drawn[:, k], (height if k % 2 == 0 else width) - side + 1) for k in range(4)]
+    mask, down, right = _window(x, corners[0], corners[1], side)
+    other, _, _ = _window(x, corners[2], corners[3], side)
+    table = _patches(height, width, share, x.dtype, x.device)
+    last = table.shape[1] - 1
+    down, right = down.clamp(0, last), right.clamp(0, last)
+    turn = drawn[:, 4] < 0.5
+    upright = table[level[:, None, None], down[:, :, None], right[:, None, :]]
+    turned = table[level[:, None, None], right[:, None, :], down[:, :, None]]
+    shape = torch.where(turn[:, None, None], turned, upright)[:, None] * mask
+    signs = (drawn[:, 6 : 6 + channels] - 0.5).sign()[:, :, None, None]
+
+    inside = delta * mask
+    old = inside / (_channel_norm(inside) + 1e-10)
+    new = shape * signs + old
+    spare = (ball.reach(x).square() - delta.square().sum((1, 2, 3), keepdim=True)).clamp_min(0)
+    mass = (spare / channels + _channel_norm(delta * (mask | other)).square()).sqrt()
+    new = new * (mass / (_channel_norm(new) + 1e-10))
+    moved = torch.where(mask, new, torch.where(other, torch.zeros_like(delta), delta))
+    return _to_radius(x, moved, ball)
+
+
+def _channel_norm(delta: Images) -> Tensor:
+    norm: Tensor = torch.linalg.vector_norm(delta, dim=(2, 3), keepdim=True)
+    return norm
+
+
+def square(
+    objective: Objective,
+    x: Images,
+    ball: Ball,
+    *,
+    queries: int = 5000,
+    generator: torch.Generator | Seeds | None = None,
+) -> Found:
+    """Raise the objective inside an l2 or l∞ ball by random search.
+
+    Args:
+        generator: a generator or one seed per row; None means the fixed seed 0.
+    """
+    x = x.detach()
+    rule = Square(queries)
+    seeds = generator if isinstance(generator, Tensor) else row_seeds(len(x), generator)
+    with torch.no_grad():
+        start = finite(objective(x).detach())
+        state = rule.start(x, ball, seeds)
+        for _ in range(rule.evaluations):
+            score = objective(state["z"]).detach()
+            state = rule.tell(state, x, ball, Told(score, score))
+    best, points = keep(start, x, state["top"], state["best"])
+    return Found(points, best, start)

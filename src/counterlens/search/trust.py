@@ -1,0 +1,232 @@
+"""Trust: whether a robust accuracy may be quoted, and the reasons why not.
+
+Paper: Croce and Hein 2020 (autoattack2020) and Carlini et al. 2019 (carlini2019) for the signs
+       of an evaluation that failed instead of the attack.
+Differs: every sign is a record with its number, and together they give one verdict.
+"""
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from counterlens.ball import EXPONENTS, Ball, mix
+from counterlens.objectives import Predict, ce, full, margin, margin_of
+from counterlens.search.apgd import apgd
+from counterlens.search.board import Board
+from counterlens.search.engine import Engine
+from counterlens.search.pgd import pgd, value_and_grad
+from counterlens.types import Images, Labels
+
+Status = Literal["ok", "weak", "bad", "skipped"]
+Verdict = Literal["trusted", "weak", "do not quote"]
+
+PROBED = 48  # points looked at by the probes
+LONGER = 200  # steps of the attack that asks whether more steps help
+FAR_STEPS = 50
+
+
+@dataclass(frozen=True)
+class Flag:
+    """One sign.
+
+    Args:
+        name: which.
+        status: ok, weak, bad, or skipped.
+        value: the number it rests on, if any.
+        detail: one readable line.
+    """
+
+    name: str
+    status: Status
+    value: float | None
+    detail: str
+
+
+@dataclass(frozen=True)
+class Trust:
+    """All signs and what they add up to."""
+
+    verdict: Verdict
+    reasons: tuple[str, ...]
+    flags: tuple[Flag, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, for a Number's `trust`."""
+        return {
+            "verdict": self.verdict,
+            "reasons": list(self.reasons),
+            "flags": [asdict(flag) for flag in self.flags],
+        }
+
+
+def weigh(flags: list[Flag]) -> Trust:
+    """One bad sign forbids quoting, one weak sign weakens."""
+    bad = [flag.detail for flag in flags if flag.status == "bad"]
+    weak = [flag.detail for flag in flags if flag.status == "weak"]
+    verdict: Verdict = "do not quote" if bad else "weak" if weak else "trusted"
+    return Trust(verdict, tuple(bad + weak), tuple(flags))
+
+
+def examine(
+    made: Engine,
+    board: Board,
+    *,
+    version: str,
+    complete: bool,
+    surrogate: Predict | None,
+    probes: bool,
+) -> Trust:
+    """Judge a finished evaluation by its own record and by a few probes."""
+    flags = [_complete(complete, board), _finite(board), _switch(board), _black_box(board)]
+    if not probes:
+        return weigh(flags)
+    rows = np.flatnonzero([name != "clean" for name in board.broken_by])[:PROBED]
+    holding = np.flatnonzero(board.robust)[:PROBED]
+    flags.append(_randomness(made, board, version))
+    if len(rows):
+        x, y = board.take(rows, made.device)
+        flags += [_flat(made, x, y), _honest(made, board.ball, x, y)]
+        flags.append(_far(made, board.ball, x, y))
+    if len(holding):
+        flags.append(_longer(made, board, holding))
+        flags.append(_transfer(made, board, holding, surrogate))
+    return weigh(flags)
+
+
+def _grade(value: float, weak: float, bad: float) -> Status:
+    return "bad" if value > bad else "weak" if value > weak else "ok"
+
+
+def _complete(complete: bool, board: Board) -> Flag:
+    if complete:
+        return Flag("complete", "ok", 1.0, "every stage ran to its end")
+    share = float(board.finished.mean())
+    detail = f"the budget ended first: {share:.0%} of the points are settled"
+    return Flag("complete", "weak", share, detail)
+
+
+def _finite(board: Board) -> Flag:
+    odd = sum(tally["odd"] for tally in board.tallies)
+    detail = f"{odd} evaluations gave logits or gradients that are no numbers"
+    return Flag("finite", "bad" if odd else "ok", float(odd), detail)
+
+
+def _broken(board: Board, *stages: str) -> int:
+    return sum(name in stages for name in board.broken_by)
+
+
+def _switch(board: Board) -> Flag:
+    """Whether another loss found much that cross-entropy missed."""
+    ran = [tally["stage"] for tally in board.tallies]
+    if "apgd-ce" not in ran or len(ran) < 2:
+        return Flag("loss-switch", "skipped", None, "only one loss was tried")
+    others = [name for name in ran if name.startswith("apgd") and name != "apgd-ce"]
+    gain = _broken(board, *others) / len(board)
+    count = _broken(board, *others)
+    status = _grade(gain, 0.1, 0.25) if count > 3 else "ok"
+    detail = f"switching the loss broke {gain:.1%} of all points that cross-entropy did not"
+    return Flag("loss-switch", status, gain, detail)
+
+
+def _black_box(board: Board) -> Flag:
+    """Whether a search without gradients beat those with them."""
+    if not any(tally["stage"] == "square" for tally in board.tallies):
+        return Flag("black-box", "skipped", None, "no attack without gradients was run")
+    count = _broken(board, "square")
+    gain = count / len(board)
+    status = _grade(gain, 0.002, 0.02) if count > 2 else "weak" if gain > 0.03 else "ok"
+    detail = f"the attack without gradients broke {count} points that held against gradients"
+    return Flag("black-box", status, gain, detail)
+
+
+def _randomness(made: Engine, board: Board, version: str) -> Flag:
+    """Whether the model answers the same question in the same way."""
+    x, _ = board.take(np.arange(min(PROBED, len(board))), made.device)
+    answers = [made.verify(x, batch=len(x)) for _ in range(3)]
+    spread = (answers[0].amax(1) - answers[0].amin(1)).clamp_min(1e-12)
+    change = max(((a - answers[0]).abs().amax(1) / spread).max().item() for a in answers[1:])
+    if not change > 1e-4:
+        return Flag("randomness", "ok", change, "the same image gets the same logits")
+    detail = f"the same image gets logits that differ by {change:.1%} of their spread"
+    if version == "rand":
+        return Flag("randomness", "weak", change, detail + "; averaged over 20 evaluations")
+    return Flag("randomness", "bad", change, detail + ": use version rand")
+
+
+def _flat(made: Engine, x: Images, y: Labels) -> Flag:
+    """How many points give cross-entropy no gradient at all."""
+    _, grad = value_and_grad(lambda z: ce(made.model(z), y), x)
+    share = (grad.flatten(1).abs().amax(1) == 0).float().mean().item()
+    detail = f"the gradient of cross-entropy is exactly zero at {share:.0%} of the points"
+    return Flag("zero-gradients", _grade(share, 0.02, 0.1), share, detail)
+
+
+def _honest(made: Engine, ball: Ball, x: Images, y: Labels) -> Flag:
+    """Whether the margin grows along its gradient as fast as the gradient says.
+
+    Equation: carlini2019 §3.1   (f(x + h d) − f(x − h d)) / 2h = ⟨∇f, d⟩
+    """
+    _, grad = value_and_grad(margin(made.model, y), x)
+    step = ball.steepest(grad)
+    slope = (grad * step).flatten(1).sum(1)
+    reach = 0.02 * float(ball.radius)
+    if reach == 0 or not (slope > 0).any():
+        status: Status = "skipped" if reach == 0 else "bad"
+        return Flag("honest-gradient", status, None, "the margin has no gradient at any point")
+    with torch.no_grad():
+        up = margin_of(full(made.model(x + reach * step)), y)
+        down = margin_of(full(made.model(x - reach * step)), y)
+    kept = ((up - down) / (2 * reach * slope))[slope > 0]
+    share = kept.nan_to_num(0, 0, 0).median().item()
+    status = "bad" if share < 0.1 or share > 10 else "weak" if not 0.4 < share < 2.5 else "ok"
+    detail = f"along its gradient the margin grows at {share:.0%} of the promised rate"
+    return Flag("honest-gradient", status, share, detail)
+
+
+def _far(made: Engine, ball: Ball, x: Images, y: Labels) -> Flag:
+    """An attack with hardly any limit must break nearly everything."""
+    pixels = x[0].numel()
+    least = 0.25 if ball.norm == "linf" else 0.1 * pixels ** (1 / EXPONENTS[ball.norm])
+    far = Ball(ball.norm, max(8 * float(ball.radius), least))
+    found = pgd(margin(made.model, y), x, far, steps=FAR_STEPS, momentum=0.75)
+    share = (found.scores <= 0).float().mean().item()
+    detail = f"{share:.0%} of the points survive an attack of {ball.norm} {far.radius:.3g}"
+    return Flag("far-attack", _grade(share, 0.1, 0.3), share, detail)
+
+
+def _longer(made: Engine, board: Board, rows: NDArray[np.int64]) -> Flag:
+    """Whether more steps from another start would break more."""
+    count = _break(made, board, rows, made.model, LONGER)
+    detail = f"{LONGER} more steps break {count} of {len(rows)} points that held"
+    return _gain("more-steps", count, board, rows, detail)
+
+
+def _transfer(
+    made: Engine, board: Board, rows: NDArray[np.int64], surrogate: Predict | None
+) -> Flag:
+    """Whether images made against another model break this one."""
+    if surrogate is None:
+        return Flag("transfer", "skipped", None, "no other model was given to attack in its place")
+    count = _break(made, board, rows, surrogate, LONGER // 4)
+    detail = f"images made against another model break {count} of {len(rows)} points that held"
+    return _gain("transfer", count, board, rows, detail)
+
+
+def _break(
+    made: Engine, board: Board, rows: NDArray[np.int64], attacked: Predict, steps: int
+) -> int:
+    """How many rows of the model fall to images made against `attacked`."""
+    x, y = board.take(rows, made.device)
+    seeds = mix(board.seeds[torch.from_numpy(rows)], 999).to(made.device)
+    found = apgd(margin(attacked, y), x, board.ball, steps=steps, generator=seeds)
+    logits = made.verify(found.points, batch=len(rows))
+    return int((margin_of(logits, y) > 0).sum())
+
+
+def _gain(name: str, count: int, board: Board, rows: NDArray[np.int64], detail: str) -> Flag:
+    gain = count / len(rows) * float(board.robust.mean())
+    status = _grade(gain, 0.01, 0.05) if count > 1 else "ok"
+    return Flag(name, status, gain, detail)

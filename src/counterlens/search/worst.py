@@ -1,0 +1,306 @@
+"""Worst case: the AutoAttack ensemble, and the highest confidence reachable around an image.
+
+Paper: Croce and Hein 2020 (autoattack2020) for the ensemble; Augustin et al. 2020 (ratio2020,
+       section 4.1) for the worst-case confidence.
+Differs: a point counts as broken only by an image that the model itself, in float32, gets
+       wrong. Confidence is raised as log-probability and as the lead over the second class,
+       and the worse of both counts.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from counterlens.ball import Ball
+from counterlens.checks import check_images, check_labels
+from counterlens.classifier import Classifier
+from counterlens.errors import InputError
+from counterlens.objectives import Predict
+from counterlens.search.apgd import Apgd
+from counterlens.search.board import CLEAN, Board, new_board
+from counterlens.search.drive import Stage, Watch, drive
+from counterlens.search.engine import Engine, Precision, auto_batch, engine, probe
+from counterlens.search.protocols import EOT, SCORES, Version, stages_of
+from counterlens.search.store import Store, fingerprint
+from counterlens.search.trust import Trust, examine
+from counterlens.types import Flags, Images, Labels, Scores
+
+Progress = Callable[[dict[str, Any]], None]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How an attack is run; none of it but `seed` changes what is searched for.
+
+    Args:
+        seed: everything random follows from it and the position of a point.
+        batch: items evaluated together; "auto" fits the device's memory.
+        precision: of the search; None means bf16 on a GPU, float32 elsewhere. Whatever the
+            search claims is verified in float32.
+        compiled: let torch.compile build the searched twin of the model.
+        budget: seconds after which to stop with bounds; None runs to the end.
+        state: folder that remembers the attack; an interrupted one goes on from there.
+        save_every: seconds between two saves.
+        trust: run the extra probes that judge the result.
+    """
+
+    seed: int = 0
+    batch: int | Literal["auto"] = "auto"
+    precision: Precision | None = None
+    compiled: bool = False
+    device: str | None = None
+    budget: float | None = None
+    state: Path | None = None
+    save_every: float = 30.0
+    trust: bool = True
+    progress: Progress | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True)
+class Robustness:
+    """What an ensemble of attacks left standing.
+
+    Args:
+        robust: points classified right everywhere the attacks looked.
+        correct: points classified right without attack.
+        points: for a broken point the misclassified image, else the clean one.
+        distances: smallest distance at which a misclassified image was met; ∞ if none,
+            0 for points that are wrong without attack. May exceed the radius.
+        broken_by: the stage that broke each point; "clean", or "" where it held.
+        stages: one record per finished stage.
+        counts: images sent forward, backward and through verification.
+        complete: False if the budget ended first; then `bounds` is all that is known.
+        bounds: robust accuracy lies between these.
+        trust: whether the number may be quoted, and why not.
+        notes: what was replaced or skipped.
+    """
+
+    robust: Flags
+    correct: Flags
+    points: Images
+    distances: Scores
+    broken_by: tuple[str, ...]
+    stages: tuple[dict[str, Any], ...]
+    counts: dict[str, int]
+    complete: bool
+    bounds: tuple[float, float]
+    trust: Trust
+    protocol: str
+    notes: tuple[str, ...] = ()
+
+    @property
+    def accuracy(self) -> float:
+        """Share of all points that are still classified right."""
+        return self.robust.float().mean().item()
+
+
+@dataclass(frozen=True)
+class Extreme:
+    """The most extreme score met around each image.
+
+    Args:
+        scores: log-confidences.
+        points: where they were met.
+        complete: False if the budget ended first.
+        counts: images sent forward, backward and through verification.
+    """
+
+    scores: Scores
+    points: Images
+    complete: bool
+    counts: dict[str, int]
+
+
+def robust(
+    classifier: Predict,
+    x: Images,
+    y: Labels,
+    ball: Ball,
+    *,
+    version: Version | Sequence[Stage] = "standard",
+    settings: Settings = Settings(),  # noqa: B008  frozen
+    surrogate: Predict | None = None,
+) -> Robustness:
+    """Attack every point with the ensemble; what holds is the robust accuracy.
+
+    Equation: autoattack2020 §5   robust = ∩ over attacks of {classified right after it}
+
+    Args:
+        version: a named protocol, or the stages of one's own.
+        surrogate: another model on the same classes; attacks on it are tried on this one.
+    """
+    classes = _door(classifier, x, y, ball)
+    if isinstance(version, str):
+        stages, notes = stages_of(version, classes, ball.norm)
+    else:
+        stages, notes = list(version), []
+    name = version if isinstance(version, str) else "+".join(stage.name for stage in stages)
+    repeats = EOT if version == "rand" else 1
+    with _lend(classifier, x, settings, repeats) as (made, batch):
+        board, watch = _prepare(classifier, made, x, y, ball, settings, batch, {"version": name})
+        complete = drive(made, stages, board, watch, batch=batch)
+        trust = examine(
+            made,
+            board,
+            version=name,
+            complete=complete,
+            surrogate=surrogate,
+            probes=settings.trust and complete,
+        )
+        notes += made.notes
+    protocol = f"AutoAttack {name}, {ball.norm} {ball.radius:.4g}, seed {settings.seed}"
+    return _summary(board, made, complete, trust, protocol, notes)
+
+
+def worst_confidence(
+    classifier: Predict,
+    x: Images,
+    ball: Ball,
+    *,
+    steps: int = 100,
+    restarts: int = 5,
+    settings: Settings = Settings(),  # noqa: B008  frozen
+) -> Extreme:
+    """The highest log-confidence, in whatever class, met around each image.
+
+    Equation: ratio2020 §4.1   max_{‖z − x‖ ≤ r} max_k log p_k(z)
+
+    An attack bounds the confidence from below, so what follows from it (worst-case AUROC)
+    bounds the quality of the model from above.
+    """
+    return _extreme(
+        classifier, x, None, ball, ("confidence", "lead"), "confidence", steps, restarts, settings
+    )
+
+
+def lowest_confidence(
+    classifier: Predict,
+    x: Images,
+    y: Labels,
+    ball: Ball,
+    *,
+    steps: int = 100,
+    restarts: int = 1,
+    settings: Settings = Settings(),  # noqa: B008  frozen
+) -> Extreme:
+    """The lowest log-confidence in the true class met around each image.
+
+    Equation: ratio2020 Fig. 5   min_{‖z − x‖ ≤ r} log p_y(z)
+    """
+    found = _extreme(classifier, x, y, ball, ("ce", "margin"), "ce", steps, restarts, settings)
+    return Extreme(-found.scores, found.points, found.complete, found.counts)
+
+
+def _extreme(
+    classifier: Predict,
+    x: Images,
+    y: Labels | None,
+    ball: Ball,
+    raised: tuple[str, ...],
+    judge: str,
+    steps: int,
+    restarts: int,
+    settings: Settings,
+) -> Extreme:
+    """Raise several scores and keep, per point, what the judge likes best."""
+    _door(classifier, x, y, ball)
+    stages = [
+        Stage(f"apgd-{name}", Apgd(steps), SCORES[name], restarts, judge=SCORES[judge])
+        for name in raised
+    ]
+    with _lend(classifier, x, settings, 1) as (made, batch):
+        about = {"raised": raised, "judge": judge, "steps": steps, "restarts": restarts}
+        board, watch = _prepare(classifier, made, x, y, ball, settings, batch, about)
+        labels = board.y.to(made.device)
+        clean = SCORES[judge](made.verify(board.x, batch=batch), labels, labels)
+        board.top[:] = clean.cpu().numpy()
+        complete = drive(made, stages, board, watch, batch=batch)
+    scores = torch.from_numpy(board.top).float()
+    return Extreme(scores, board.points, complete, made.counts.as_dict())
+
+
+def _door(classifier: Predict, x: Images, y: Labels | None, ball: Ball) -> int:
+    """Refuse bad input before any work; the number of classes."""
+    check_images(x)
+    if isinstance(ball.radius, torch.Tensor):
+        raise InputError("the radius is one per row, expected one number for all points.")
+    if isinstance(classifier, Classifier):
+        size = classifier.preprocess.size
+        if tuple(x.shape[2:]) != size or x.shape[1] != classifier.channels:
+            raise InputError(
+                f"images are {tuple(x.shape[1:])}, {classifier.name} takes "
+                f"({classifier.channels}, {size[0]}, {size[1]}). Prepare them with its preprocess."
+            )
+        classes = len(classifier.classes)
+    else:
+        classes = probe(classifier, x[:1])
+    if y is not None:
+        check_labels(y, classes=classes, rows=len(x))
+    return classes
+
+
+@contextmanager
+def _lend(
+    classifier: Predict, x: Images, settings: Settings, repeats: int
+) -> Iterator[tuple[Engine, int]]:
+    """An engine and the batch size to use it with."""
+    size = settings.batch if isinstance(settings.batch, int) else 0
+    if size < 0 or (size == 0 and settings.batch != "auto"):
+        raise InputError(f"batch is {settings.batch}, expected a number above 0 or auto.")
+    with engine(
+        classifier,
+        x,
+        device=settings.device,
+        precision=settings.precision,
+        compiled=settings.compiled,
+        repeats=repeats,
+    ) as made:
+        batch = size or auto_batch(made, x)
+        if settings.compiled:
+            made.sizes = tuple(sorted({max(1, batch // 4), max(1, batch // 2), batch}))
+        yield made, batch
+
+
+def _prepare(
+    classifier: Predict,
+    made: Engine,
+    x: Images,
+    y: Labels | None,
+    ball: Ball,
+    settings: Settings,
+    batch: int,
+    about: dict[str, Any],
+) -> tuple[Board, Watch]:
+    board = new_board(made, x, y, ball, seed=settings.seed, batch=batch)
+    store = None
+    if settings.state is not None:
+        about |= {"norm": ball.norm, "radius": float(ball.radius), "seed": settings.seed}
+        about |= {"batch": batch, "precision": made.precision, "compiled": settings.compiled}
+        mark = fingerprint(about, board.x, board.y, model=classifier)
+        store = Store(settings.state, mark, settings.save_every)
+    return board, Watch(settings.budget, store, settings.progress)
+
+
+def _summary(
+    board: Board, made: Engine, complete: bool, trust: Trust, protocol: str, notes: list[str]
+) -> Robustness:
+    holds = board.robust
+    low = float((holds & board.finished).mean())
+    return Robustness(
+        robust=torch.from_numpy(holds.copy()),
+        correct=torch.tensor([name != CLEAN for name in board.broken_by]),
+        points=board.points,
+        distances=torch.from_numpy(board.nearest).float(),
+        broken_by=tuple(board.broken_by),
+        stages=tuple(board.tallies),
+        counts=made.counts.as_dict(),
+        complete=complete,
+        bounds=(low, float(holds.mean())),
+        trust=trust,
+        protocol=protocol,
+        notes=tuple(notes),
+    )
