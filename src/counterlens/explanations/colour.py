@@ -44,7 +44,7 @@ def grey(x: Images) -> Images:
     return luma.clamp(0, 1).expand_as(x).contiguous()
 
 
-def swap(x: Images, order: tuple[int, int, int]) -> Images:
+def swap(x: Images, order: tuple[int, ...]) -> Images:
     """The channels in another order: (2, 1, 0) turns RGB to BGR."""
     return x[:, list(order)]
 

@@ -11,6 +11,7 @@ from functools import partial
 from itertools import product
 
 import torch
+from torch import Tensor
 from torch.nn.functional import affine_grid, grid_sample
 
 from counterlens.errors import InputError
@@ -20,7 +21,7 @@ from counterlens.types import Images
 
 def shift(x: Images, right: float, down: float) -> Images:
     """Move the picture by shares of its width and height; the border mirrors."""
-    return _resample(x, 1.0, 1.0, -2 * right, -2 * down)
+    return resample(x, 1.0, -2 * right, -2 * down)
 
 
 def zoom(x: Images, factor: float, *, towards: tuple[float, float] = (0, 0)) -> Images:
@@ -31,7 +32,7 @@ def zoom(x: Images, factor: float, *, towards: tuple[float, float] = (0, 0)) -> 
     if factor <= 0:
         raise InputError(f"a zoom of {factor} came, expected above 0, e.g. 1.1.")
     size = 1 / factor
-    return _resample(x, size, size, towards[0] * (1 - size), towards[1] * (1 - size))
+    return resample(x, size, towards[0] * (1 - size), towards[1] * (1 - size))
 
 
 def frame_variants(
@@ -66,9 +67,16 @@ def frame_variants(
     return tuple(sweep)
 
 
-def _resample(x: Images, wide: float, high: float, right: float, down: float) -> Images:
-    """Read output place (u, v) at (wide · u + right, high · v + down), places in [−1, 1]."""
-    theta = x.new_tensor([[wide, 0, right], [0, high, down]]).expand(len(x), 2, 3)
+def resample(
+    x: Images, size: float | Tensor, right: float | Tensor, down: float | Tensor
+) -> Images:
+    """Read output place (u, v) at (size · u + right, size · v + down), places in [−1, 1].
+
+    Numbers hold for all images, tensors of one number per image for each; differentiable in x.
+    """
+    theta = x.new_zeros(len(x), 2, 3)
+    theta[:, 0, 0] = theta[:, 1, 1] = size
+    theta[:, 0, 2], theta[:, 1, 2] = right, down
     grid = affine_grid(theta, list(x.shape), align_corners=False)
     seen = grid_sample(x, grid, mode="bilinear", padding_mode="reflection", align_corners=False)
     return torch.clamp(seen, 0, 1)  # the weights sum to one only up to rounding

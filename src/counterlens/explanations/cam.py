@@ -1,0 +1,161 @@
+"""Class activation maps: where on the picture the evidence for a class or a neuron lies.
+
+Paper: Selvaraju et al. 2017, Grad-CAM, arXiv:1610.02391 (gradcam2017, equations 1 and 2);
+       Draelos and Carin 2020, HiResCAM, arXiv:2011.08891 (hirescam2020, equation 6).
+Differs: the layer and the way its output lies on the picture are found by running the network
+       (`models.parts.cam_layer`), so CNNs, ViTs, Swin and hybrids need no settings. Activations are
+       copied before a following in-place layer can overwrite them. The graph starts at the layer
+       and is freed with the call: no hook and no tensor is left behind.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn.functional import interpolate
+
+from counterlens.checks import check_images, check_labels
+from counterlens.classifier import Classifier
+from counterlens.errors import InputError
+from counterlens.metrics.saliency import unit
+from counterlens.models.parts import CamLayer, cam_layer, features, head
+from counterlens.search import frozen
+from counterlens.types import Images, Labels, Scores
+
+Method = Literal["grad-cam", "hires-cam"]
+METHODS: tuple[Method, ...] = ("grad-cam", "hires-cam")
+Score = Callable[[Images], Scores]
+
+
+@dataclass(frozen=True)
+class Heat:
+    """Heat maps of a batch.
+
+    Args:
+        maps: evidence ≥ 0 at each place of the layer's grid.
+        picture: the same scaled to [0, 1] and to the size of the images.
+    """
+
+    maps: Float[Tensor, "b rows columns"]
+    picture: Float[Tensor, "b h w"]
+
+
+def class_cam(
+    classifier: Classifier,
+    x: Images,
+    target: Labels,
+    *,
+    method: Method = "grad-cam",
+    layer: CamLayer | None = None,
+) -> Heat:
+    """Where the evidence for a class lies: the map of its logit."""
+    check_labels(target, classes=len(classifier.classes), rows=len(x), name="target")
+    wanted = target.to(classifier.mean.device)[:, None]
+    return cam(
+        classifier, x, lambda z: classifier(z).gather(1, wanted)[:, 0], method=method, layer=layer
+    )
+
+
+def neuron_cam(
+    classifier: Classifier,
+    x: Images,
+    unit: int,
+    *,
+    method: Method = "hires-cam",
+    layer: CamLayer | None = None,
+) -> Heat:
+    """Where a penultimate unit is driven from: the map of what enters the last linear layer."""
+    count = head(classifier).in_features
+    if not 0 <= unit < count:
+        raise InputError(f"no unit {unit}: {classifier.name} has the units 0 … {count - 1}.")
+    return cam(
+        classifier, x, lambda z: features(classifier, z)[:, unit], method=method, layer=layer
+    )
+
+
+def cam(
+    classifier: Classifier,
+    x: Images,
+    score: Score,
+    *,
+    method: Method = "grad-cam",
+    layer: CamLayer | None = None,
+) -> Heat:
+    """The map of any score that the classifier's network computes, at one of its layers.
+
+    Args:
+        score: one number per image; must run `classifier.net` once.
+        layer: where; None: the last layer with a grid, `cam_layer(classifier)`.
+    """
+    check_images(x)
+    if method not in METHODS:
+        raise InputError(f"method is {method!r}, expected one of {', '.join(METHODS)}.")
+    with frozen(classifier):
+        place = layer or cam_layer(classifier)
+        acts, grads = _layer_and_gradient(classifier, x.to(classifier.mean), score, place)
+    evidence = grad_cam(acts, grads) if method == "grad-cam" else hires_cam(acts, grads)
+    size = (x.shape[2], x.shape[3])
+    large = interpolate(unit(evidence)[:, None], size, mode="bilinear", align_corners=False)
+    return Heat(evidence, unit(large[:, 0]))
+
+
+def grad_cam(
+    acts: Float[Tensor, "b d h w"], grads: Float[Tensor, "b d h w"]
+) -> Float[Tensor, "b h w"]:
+    """Channels weighed by their mean gradient.
+
+    Equation: gradcam2017 (2)   ReLU(Σ_k α_k A_k),  α_k = mean_ij ∂y/∂A_k,ij
+    """
+    weights = grads.mean((2, 3), keepdim=True)
+    return (weights * acts).sum(1).relu()
+
+
+def hires_cam(
+    acts: Float[Tensor, "b d h w"], grads: Float[Tensor, "b d h w"]
+) -> Float[Tensor, "b h w"]:
+    """Each place weighed by its own gradient.
+
+    Equation: hirescam2020 (6)   ReLU(Σ_k ∂y/∂A_k ⊙ A_k)
+    """
+    return (grads * acts).sum(1).relu()
+
+
+def overlay(x: Images, heat: Float[Tensor, "b h w"], *, strength: float = 0.6) -> Images:
+    """Images with the map laid over them: cold places grey and dim, hot ones in their colours.
+
+    One hue for all values, so it reads the same for colour-blind readers and in print.
+    """
+    grey = x.mean(1, keepdim=True)
+    hot = heat[:, None].to(x)
+    dimmed = (1 - strength) * grey + strength * 0.25
+    return torch.clamp(hot * x + (1 - hot) * dimmed, 0, 1)
+
+
+def _layer_and_gradient(
+    classifier: Classifier, x: Images, score: Score, place: CamLayer
+) -> tuple[Tensor, Tensor]:
+    """A layer's output as maps, and the gradient of the scores with respect to it."""
+    kept: list[Tensor] = []
+
+    def cut(_: nn.Module, __: object, output: Tensor) -> Tensor:
+        leaf = output.detach().requires_grad_()
+        kept.append(leaf)
+        return leaf.clone()  # what follows may write into its input
+
+    try:
+        module = classifier.net.get_submodule(place.name)
+    except AttributeError:
+        raise InputError(f"{classifier.name} has no layer {place.name!r}.") from None
+    handle = module.register_forward_hook(cut)
+    try:
+        with torch.enable_grad():
+            values = score(x)
+    finally:
+        handle.remove()
+    if len(kept) != 1:
+        raise InputError(f"layer {place.name!r} ran {len(kept)} times in one pass, expected once.")
+    (gradient,) = torch.autograd.grad(values.sum(), kept[0])
+    return place.maps(kept[0].detach()).float(), place.maps(gradient).float()
