@@ -160,6 +160,8 @@ def resized(shape: tuple[int, ...], preprocess: Preprocess) -> tuple[int, int]:
     if preprocess.crop is None:
         return preprocess.size
     rows, columns = fitting_size(preprocess)
+    if preprocess.squash:
+        return rows, columns
     if rows == columns:  # torchvision's rule: the longer side is rounded down
         if height <= width:
             return rows, int(rows * width / height)

@@ -33,11 +33,13 @@ class Preprocess:
         crop: the shorter side is resized to size / crop, then the centre is cut out;
             None squashes the whole picture to `size` whatever its aspect.
         interpolation: how the picture is resized, antialiased.
+        squash: resize to size / crop whatever the aspect, then cut the centre out.
     """
 
     size: tuple[int, int]
     crop: float | None = 1.0
     interpolation: Interpolation = "bicubic"
+    squash: bool = False
 
 
 __all__ = [

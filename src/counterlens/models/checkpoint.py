@@ -138,11 +138,11 @@ def preprocess_of(stored: Mapping[str, Any], *, source: str) -> Preprocess:
         or not all(isinstance(side, int) and side > 0 for side in size)
     ):
         raise InputError(f"{source}: preprocess.size is {size!r}, expected [height, width].")
-    if crop is not None and not 0 < crop <= 1:
-        raise InputError(f"{source}: preprocess.crop is {crop!r}, expected in (0, 1] or null.")
+    if crop is not None and not 0 < crop <= 2:
+        raise InputError(f"{source}: preprocess.crop is {crop!r}, expected in (0, 2] or null.")
     if interpolation not in get_args(Interpolation):
         known = ", ".join(get_args(Interpolation))
         raise InputError(
             f"{source}: preprocess.interpolation is {interpolation!r}, expected one of {known}."
         )
-    return Preprocess((size[0], size[1]), crop, interpolation)
+    return Preprocess((size[0], size[1]), crop, interpolation, bool(stored.get("squash", False)))

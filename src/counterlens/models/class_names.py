@@ -2,13 +2,7 @@
 
 from pathlib import Path
 
-from counterlens.classifier import numbered
 from counterlens.errors import InputError
-
-
-def imagenet_names() -> tuple[str, ...]:
-    """The 1000 ImageNet classes in the standard order."""
-    return numbered(1000)
 
 
 def names_beside(file: Path, count: int) -> tuple[str, ...] | None:

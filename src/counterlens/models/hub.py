@@ -26,10 +26,10 @@ def fetching(what: str, *, instead: str) -> Iterator[None]:
     except CounterlensError:
         raise
     except (OSError, urllib.error.URLError) as error:  # the hub's own errors are OSErrors
-        reason = "no network" if constants.HF_HUB_OFFLINE else type(error).__name__
-        first = (str(error).strip().splitlines() or [""])[0][:160].rstrip(". ")
+        first = str(error).strip().partition("\n")[0].partition(". ")[0][:160].rstrip(".")
+        reason = "no network" if constants.HF_HUB_OFFLINE else f"{type(error).__name__}: {first}"
         raise InputError(
-            f"{what} is neither in the local cache nor to be fetched ({reason}: {first}). {instead}"
+            f"{what} is neither in the local cache nor to be fetched ({reason}). {instead}"
         ) from error
     finally:
         constants.HF_HUB_OFFLINE = before

@@ -50,7 +50,7 @@ class CamLayer:
         if self.layout == "channels last":
             return output.permute(0, 3, 1, 2)
         patches = output[:, self.prefix :]
-        return patches.transpose(1, 2).unflatten(2, self.grid)
+        return patches.transpose(1, 2).reshape(len(output), -1, *self.grid)
 
 
 def head(classifier: Classifier) -> nn.Linear:
@@ -64,14 +64,15 @@ def head(classifier: Classifier) -> nn.Linear:
     assert isinstance(layer, nn.Conv2d)
     linear = nn.Linear(layer.in_channels, layer.out_channels, bias=layer.bias is not None)
     linear.weight = nn.Parameter(layer.weight.flatten(1), requires_grad=layer.weight.requires_grad)
-    linear.bias = layer.bias
+    if layer.bias is not None:
+        linear.bias = nn.Parameter(layer.bias, requires_grad=layer.bias.requires_grad)
     return linear
 
 
 def head_name(net: nn.Module, classes: int) -> str:
     """Dotted name of the last linear layer, or of the 1×1 convolution that serves as one."""
-    found = [name for name, layer in net.named_modules() if _outputs(layer) == classes]
-    linear = [name for name in found if isinstance(net.get_submodule(name), nn.Linear)]
+    found: list[str] = [name for name, layer in net.named_modules() if _outputs(layer) == classes]
+    linear: list[str] = [name for name in found if isinstance(net.get_submodule(name), nn.Linear)]
     if not found:
         raise InputError(
             f"{type(net).__name__} has no linear layer of {classes} outputs, so it has no features "

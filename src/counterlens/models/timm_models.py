@@ -2,8 +2,8 @@
 
 Preprocessing is what timm states for the tag (for a local file: for the architecture's default
 tag), at the training resolution, as timm resolves it by itself.
-Differs: a squash before a crop, padded crops and the like have no counterpart in Preprocess; the
-nearest one is taken and the card says so under `notes`.
+Differs: pictures are never padded to the input's aspect (timm's crop mode "border"); the centre is
+cut out instead, and the card says so under `notes`.
 """
 
 from typing import Any
@@ -12,7 +12,8 @@ from torch import nn
 
 from counterlens.classifier import Classifier, numbered
 from counterlens.errors import InputError
-from counterlens.models.class_names import imagenet_names, names_beside
+from counterlens.label_spaces import imagenet_names
+from counterlens.models.class_names import names_beside
 from counterlens.models.efficientnet_port import is_port, rename_port
 from counterlens.models.hub import fetching
 from counterlens.models.specs import ModelSpec, suggest
@@ -126,16 +127,14 @@ def _wrap(
 def preprocess_of(config: dict[str, Any]) -> tuple[Preprocess, list[str]]:
     """timm's data configuration in our terms, and what had to be given up."""
     _, height, width = config["input_size"]
-    crop, mode, notes = float(config["crop_pct"]), config["crop_mode"], []
-    interpolation = config["interpolation"]
-    if mode == "squash":
-        if crop != 1:
-            notes.append(f"timm squashes and then crops {crop:g}; here the whole picture is used")
-        return Preprocess((height, width), None, interpolation), notes
-    if mode == "border" or crop > 1:
-        notes.append(f"timm pads (crop mode {mode}, {crop:g}); here the centre is cut out")
-        crop = min(crop, 1.0)
-    return Preprocess((height, width), crop, interpolation), notes
+    crop, mode = float(config["crop_pct"]), config["crop_mode"]
+    squash = mode == "squash"
+    whole = squash and crop == 1
+    notes = ["timm pads to the border; here the centre is cut out"] if mode == "border" else []
+    preprocess = Preprocess(
+        (height, width), None if whole else crop, config["interpolation"], squash and not whole
+    )
+    return preprocess, notes
 
 
 def _class_names(timm: Any, net: Any) -> tuple[str, ...]:

@@ -12,7 +12,8 @@ from torch import nn
 
 from counterlens.classifier import Classifier, numbered
 from counterlens.errors import InputError
-from counterlens.models.class_names import imagenet_names, names_beside
+from counterlens.label_spaces import imagenet_names
+from counterlens.models.class_names import names_beside
 from counterlens.models.hub import fetching
 from counterlens.models.specs import ModelSpec, suggest
 from counterlens.models.weights import class_count, file_hash, fill, read_state, strip_prefixes
@@ -111,4 +112,4 @@ def _wrap(
 def preprocess_of(transforms: Any) -> Preprocess:
     """torchvision's evaluation transforms in our terms."""
     crop, resize = transforms.crop_size[-1], transforms.resize_size[-1]
-    return Preprocess((crop, crop), min(1.0, crop / resize), transforms.interpolation.value)
+    return Preprocess((crop, crop), crop / resize, transforms.interpolation.value)
