@@ -34,6 +34,8 @@ def imagenet_split(root: Path, part: str) -> ImageSet:
 
 def by_wnid_folder(folder: Path, space: str | None = None) -> ImageSet:
     """A folder per WordNet id; classes are called by id and name."""
+    if not folder.is_dir() or not any(entry.is_dir() for entry in folder.iterdir()):
+        raise Missing(folder / "n01440764")
     opened = open_folder(folder, name=folder.name, space=space)
     unknown = [c for c in opened.classes if c not in by_wnid() and not WNID_FOLDER.fullmatch(c)]
     if unknown or not opened.classes:
@@ -116,10 +118,9 @@ def cue_conflict(root: Path, part: str) -> ImageSet:
 
 def sixteen_folders(root: Path, part: str) -> ImageSet:
     """Stylised pictures in a folder per category of the 16-class set."""
-    opened = open_folder(root, name=part)
-    if not set(opened.classes) <= set(SIXTEEN):
+    if not any((root / category).is_dir() for category in SIXTEEN):
         raise Missing(root / "airplane")
-    return replace(opened, space="stylized-imagenet-16")
+    return open_folder(root, name=part, space="stylized-imagenet-16")
 
 
 def lsun_classroom(root: Path, part: str) -> ImageSet:

@@ -10,6 +10,7 @@ dog, buses and tanks as truck, so that what is left over shows none of the ten.
 
 import functools
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,18 +79,20 @@ def imagenet_index(classes: Sequence[str]) -> tuple[int, ...] | None:
     """The ImageNet-1k label of each class, −1 for none; None where less than 90 % are its classes.
 
     A class is known by a WordNet id in its name, or by any of its names, as in "tench, Tinca
-    tinca". A name shared by two classes is the one at its own position.
+    tinca". A name shared by two classes is the one of which it is the first name, or, where
+    the list has it twice, the one at its own position.
 
     >>> imagenet_index(["n01440764", "goldfish, Carassius auratus"])
     (0, 1)
     """
-    found = tuple(_index(name, position) for position, name in enumerate(classes))
+    twice = {name for name, count in Counter(classes).items() if count > 1}
+    found = tuple(_index(name, i if name in twice else None) for i, name in enumerate(classes))
     known = [i for i in found if i >= 0]
     enough = len(known) >= 0.9 * len(classes) and len(set(known)) == len(known) >= 2
     return found if enough else None
 
 
-def _index(name: str, position: int) -> int:
+def _index(name: str, position: int | None) -> int:
     wnid = WNID.search(name)
     if wnid:
         return by_wnid().get(wnid[0], -1)
@@ -99,4 +102,7 @@ def _index(name: str, position: int) -> int:
             return labels[0]
         if position in labels:
             return position
+        first = [i for i in labels if imagenet()[i].names[0] == part.strip()]  # Cardigan, cardigan
+        if len(first) == 1:
+            return first[0]
     return -1
