@@ -16,7 +16,7 @@ from torch import Tensor
 from counterlens.classifier import Classifier
 from counterlens.errors import InputError
 from counterlens.explanations.pixel import Counterfactuals, confidences
-from counterlens.explanations.targets import class_index
+from counterlens.explanations.targets import class_named
 from counterlens.images import Pixels, prepare, to_pixels
 from counterlens.types import Images, Probs, Scores
 
@@ -55,15 +55,13 @@ def opinion(
     judge: Classifier, classes: Sequence[str], x: Images, found: Counterfactuals
 ) -> Opinion:
     """Ask a second classifier about counterfactuals of images x; classes are matched by name."""
-    places = {}
-    for target in sorted(set(found.target.tolist())):
-        try:
-            places[target] = class_index(judge.classes, classes[target])
-        except InputError:
-            raise InputError(
-                f"{judge.name} cannot judge: it has no class {classes[target]!r}. "
-                "Choose another --with model or another target."
-            ) from None
+    places = {t: class_named(judge.classes, classes[t]) for t in set(found.target.tolist())}
+    missing = sorted(classes[t] for t, place in places.items() if place < 0)
+    if missing:
+        raise InputError(
+            f"{judge.name} cannot judge: it has no class {missing[0]!r}. Choose another --with "
+            "model or another target."
+        )
     target = torch.tensor([places[t] for t in found.target.tolist()])
     rows = torch.arange(len(found))
     first = _ask(judge, x)[found.image]

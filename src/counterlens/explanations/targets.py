@@ -11,16 +11,25 @@ from counterlens.types import Probs
 WORDS = ("true", "predicted", "near", "all", "random")
 
 
+def class_named(classes: Sequence[str], name: str) -> int:
+    """The class of that name, spelt as people spell it; −1 where there is none.
+
+    >>> class_named(["automobile", "cat"], "Car"), class_named(["automobile", "cat"], "1")
+    (0, -1)
+    """
+    try:
+        return match_classes(classes, [name]).position[0]
+    except InputError:
+        return -1
+
+
 def class_index(classes: Sequence[str], name: str) -> int:
-    """The class of that name, spelt as people spell it, or of that number.
+    """The class of that name or of that number.
 
     >>> class_index(["automobile", "cat"], "Car"), class_index(["automobile", "cat"], "1")
     (0, 1)
     """
-    try:
-        place = match_classes(classes, [name]).position[0]
-    except InputError:
-        place = -1
+    place = class_named(classes, name)
     if place >= 0:
         return place
     if name.isascii() and name.isdigit():

@@ -1,0 +1,207 @@
+"""Explain: what would have to change, and where did it look?
+
+One method at a time: pixel counterfactuals, activation maps, colour or frame edits. Writes a run
+whose report shows the pictures side by side.
+"""
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from counterlens.ball import NORMS, Norm
+from counterlens.classifier import Classifier
+from counterlens.data import name_of
+from counterlens.errors import InputError
+from counterlens.explanations.pixel import STEPS, confidences, temperature_of
+from counterlens.explanations.targets import targets_of
+from counterlens.models import load
+from counterlens.models.weights import weights_hash
+from counterlens.report import render
+from counterlens.runs import Number, Run, kept_logits, key_part, new_folder
+from counterlens.types import Probs
+from counterlens.workflows.explain_edits import explain_colour, explain_frame
+from counterlens.workflows.explain_maps import explain_maps
+from counterlens.workflows.explain_pixel import explain_pixel
+from counterlens.workflows.inputs import Given, Pictures, open_pictures
+from counterlens.workflows.showing import Explanation, Job
+
+METHODS: Mapping[str, Callable[[Job], dict[str, Number]]] = {
+    "pixel": explain_pixel,
+    "cam": explain_maps,
+    "colour": explain_colour,
+    "frame": explain_frame,
+}
+
+
+def explain(
+    model: str | Classifier,
+    images: Sequence[Given],
+    *,
+    target: Sequence[str] = (),
+    judge: Sequence[str] = (),
+    method: str = "pixel",
+    radius: Sequence[str | float] = (),
+    norm: str = "l2",
+    steps: int = STEPS,
+    worst: int | None = None,
+    limit: int | None = None,
+    batch: int | None = None,
+    out: Path | None = None,
+    resume: bool = False,
+    seed: int = 0,
+    device: str = "auto",
+    trust_remote_code: bool = False,
+    quiet: bool = False,
+) -> Explanation:
+    """Explain what a model says of some pictures; the result shows itself in a notebook.
+
+    Args:
+        model: a spec, a classifier, or the folder of an audit, whose worst mistakes are explained.
+        images: files, arrays, SPEC#ID, SPEC#NUMBER, SPEC#FROM:TO, or a whole SPEC.
+        target: classes by name or number; true, predicted, near, all, random. Without one: near
+            for counterfactuals, predicted for maps, true and predicted for an audit's mistakes.
+        judge: further classifiers that say whether they see the target too.
+        radius: budgets; none: six, scaled to the size of the picture.
+        worst: with the folder of an audit: how many of its surest mistakes.
+    """
+    radii, checked = _check(method, norm, radius, steps)
+    settings: dict[str, Any] = {
+        "model": model if isinstance(model, str) else model.name,
+        "images": [str(one) if isinstance(one, str | Path) else "an array" for one in images],
+        "target": list(target),
+        "judge": list(judge),
+        "method": method,
+        "radius": list(radii or ()),
+        "norm": norm,
+        "steps": steps,
+        "worst": worst,
+        "limit": limit,
+        "seed": seed,
+    }
+    if isinstance(model, str) and (Path(model) / "run.json").is_file():
+        model, images = worst_of(Run.open(Path(model)), worst or 8)
+        target = target or ("true", "predicted")
+    elif worst is not None:
+        raise InputError("--worst needs the folder of an audit in place of the model.")
+    opened = load_all([model, *judge], device=device, trust_remote_code=trust_remote_code)
+    classifier = opened[0]
+    pictures = open_pictures(images, classifier, limit=limit, seed=seed)
+    probs = ask(classifier, pictures)
+    target = target or (("near",) if method == "pixel" else ("predicted",))
+    targets = targets_of(
+        target, classifier.classes, probs, labels=pictures.labels, ids=pictures.ids, seed=seed
+    )
+    folder = out or new_folder("explain", f"{key_part(classifier.name)}-{_short(pictures.ids)}")
+    run = Run.create(folder, "explain", settings, resume=resume)
+    run.note(
+        model=settings["model"],
+        data=_short(pictures.ids),
+        weights_hash=weights_hash(classifier),
+        temperature=temperature_of(classifier),
+        device=str(classifier.mean.device),
+        seed=seed,
+    )
+    job = Job(
+        run, classifier, tuple(opened[1:]), pictures, probs, targets,
+        norm=checked, radii=radii, steps=steps, seed=seed, batch=batch,
+        say=_silent if quiet else _say,
+    )  # fmt: skip
+    run.add_numbers(METHODS[method](job))
+    notes = [*pictures.notes, *(_explained(job) if method == "pixel" else ())]
+    run.write_table("notes", [{"note": note} for note in notes])
+    render(run)
+    run.finish()
+    return Explanation(run)
+
+
+def load_all(
+    specs: Sequence[str | Classifier], *, device: str = "auto", trust_remote_code: bool = False
+) -> list[Classifier]:
+    """The classifiers of some specs; those already loaded are passed on."""
+    return [
+        load(one, device=device, trust_remote_code=trust_remote_code)
+        if isinstance(one, str)
+        else one
+        for one in specs
+    ]
+
+
+def ask(classifier: Classifier, pictures: Pictures) -> Probs:
+    """What a classifier says of each picture, after temperature."""
+    size = max(1, 98_304 // (pictures.x.shape[2] * pictures.x.shape[3]))
+    return torch.cat([confidences(classifier, part) for part in torch.split(pictures.x, size)])
+
+
+def worst_of(audit: Run, count: int) -> tuple[str, list[Given]]:
+    """Model and pictures of an audit's surest mistakes."""
+    settings = audit.manifest["settings"]
+    if audit.manifest["command"] != "audit" or "data" not in settings:
+        raise InputError(f"{audit.folder} is no audit, so it has no worst mistakes.")
+    kept = kept_logits(audit).get(key_part(name_of(settings["data"])))
+    if kept is None:
+        raise InputError(f"{audit.folder} kept no logits, so its mistakes are not known.")
+    logits = torch.from_numpy(kept.logits.copy()).double() / kept.temperature
+    sure, answer = logits.softmax(1).max(1)
+    labels = torch.from_numpy(kept.labels)
+    wrong = torch.nonzero((answer != labels) & (labels >= 0)).flatten()
+    if not len(wrong):
+        raise InputError(f"{audit.folder} shows no mistakes, so there is nothing to explain.")
+    order = wrong[sure[wrong].argsort(descending=True, stable=True)][:count]
+    return settings["model"], [f"{settings['data']}#{kept.ids[i]}" for i in order.tolist()]
+
+
+def parse_radius(text: str | float) -> float:
+    """A budget: 1.5 or 8/255, above 0.
+
+    >>> parse_radius("1.5"), round(parse_radius("8/255"), 4)
+    (1.5, 0.0314)
+    """
+    try:
+        value = float(Fraction(text)) if isinstance(text, str) else float(text)
+    except (ValueError, ZeroDivisionError):
+        raise InputError(f"radius is {text!r}, expected a number such as 1.5 or 8/255.") from None
+    if not 0 < value < float("inf"):
+        raise InputError(f"radius is {text}, expected more than 0.")
+    return value
+
+
+def _check(
+    method: str, norm: str, radius: Sequence[str | float], steps: int
+) -> tuple[tuple[float, ...] | None, Norm]:
+    """Refuse what cannot work before anything is loaded."""
+    if method not in METHODS:
+        raise InputError(f"method is {method!r}, expected one of {', '.join(METHODS)}.")
+    if norm not in NORMS:
+        raise InputError(f"norm is {norm!r}, expected one of {', '.join(NORMS)}.")
+    if steps < 1:
+        raise InputError(f"steps are {steps}, expected 1 or more.")
+    radii = tuple(sorted({parse_radius(text) for text in radius})) or None
+    return radii, norm
+
+
+def _explained(job: Job) -> list[str]:
+    """Sentences on targets that a reader could stumble over."""
+    same = [
+        f"{name}: {job.classifier.classes[t]} is already the answer, so the change shows what "
+        "would make the model surer of it."
+        for name, wanted, row in zip(job.pictures.ids, job.targets, job.probs, strict=True)
+        for t in wanted
+        if t == int(row.argmax()) and len(wanted) < len(job.classifier.classes)
+    ]
+    return same[:10]
+
+
+def _short(ids: Sequence[str]) -> str:
+    return ids[0] if len(ids) == 1 else f"{len(ids)}-pictures"
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _silent(line: str) -> None:
+    pass
