@@ -123,6 +123,8 @@ def read_card(folder: Path) -> dict[str, Any]:
     absent = [key for key in _NEEDED if card.get(key) is None]
     if absent:
         raise InputError(f"{path} lacks {', '.join(absent)}: it describes no classifier.")
+    if not isinstance(card["classes"], list) or len(card["classes"]) < 2:
+        raise InputError(f"{path}: classes is {card['classes']!r}, expected two names or more.")
     return card
 
 

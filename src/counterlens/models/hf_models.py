@@ -82,7 +82,7 @@ def _reading(spec: ModelSpec) -> Iterator[None]:
         if "trust_remote_code" in str(error):
             raise InputError(
                 f"{spec} comes with code of its own, which was not run. Read it first; if you "
-                "trust it, add trust_remote_code."
+                "trust it, add --trust-remote-code."
             ) from error
         raise InputError(
             f"{spec} cannot be read as an image classifier ({type(error).__name__}: {first})."

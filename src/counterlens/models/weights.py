@@ -6,7 +6,7 @@ timm's own evaluation does; the card says which entry was taken.
 
 import hashlib
 import pickle
-import zipfile
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from counterlens.classifier import Classifier
 from counterlens.errors import InputError
 from counterlens.models.parts import head_name
 
@@ -39,10 +40,16 @@ def read_state(path: Path, *, trust: bool = False) -> tuple[State, str | None]:
     if path.suffix.lower() == ".safetensors":
         return _read_safetensors(path), None
     try:
-        stored = torch.load(path, map_location="cpu", weights_only=not trust)
-    except pickle.UnpicklingError as error:
-        raise InputError(_refusal(path, error)) from error
-    except (RuntimeError, EOFError, OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of pickle protocols, which are no news to the user
+            stored = torch.load(path, map_location="cpu", weights_only=not trust)
+    except Exception as error:  # broken files make the readers raise almost anything
+        if isinstance(error, pickle.UnpicklingError) and not trust:
+            raise InputError(
+                f"{path} is no plain file of weights: it holds pickled Python objects, which can "
+                "run any code when read; nothing was run. Save its state_dict() alone, or, if you "
+                "trust the file, add --trust-remote-code."
+            ) from error
         raise InputError(
             f"{path} cannot be read as weights ({_first_line(error)}). "
             "It may be cut short: fetch it again."
@@ -60,16 +67,6 @@ def _read_safetensors(path: Path) -> State:
         raise InputError(
             f"{path} is no whole safetensors file ({_first_line(error)}). Fetch it again."
         ) from error
-
-
-def _refusal(path: Path, error: Exception) -> str:
-    text = str(error)
-    if "Unsupported global" in text or "Unsupported class" in text or "GLOBAL" in text:
-        return (
-            f"{path} holds pickled Python objects, which can run any code when read; nothing was "
-            "run. Save its state_dict() alone, or, if you trust the file, add trust_remote_code."
-        )
-    return f"{path} is not a file of weights ({_first_line(error)}). Fetch or save it again."
 
 
 def find_state(stored: object, name: str) -> tuple[State, str | None]:
@@ -169,7 +166,7 @@ def weights_hash(net: nn.Module) -> str:
     For a Classifier it is the hash of the network inside: normalisation is on the card.
     """
     digest = hashlib.sha256()
-    inside = getattr(net, "net", net)
+    inside = net.net if isinstance(net, Classifier) else net
     for key, value in sorted(inside.state_dict().items()):
         digest.update(f"{key} {value.dtype} {tuple(value.shape)}\n".encode())
         digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
@@ -177,4 +174,5 @@ def weights_hash(net: nn.Module) -> str:
 
 
 def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:160].rstrip(". ")
+    first = str(error).strip().partition("\n")[0][:160].rstrip(". ")
+    return f"{type(error).__name__}: {first}"
