@@ -187,13 +187,17 @@ def _attacks(run: Run, robust: float) -> None:
             "robust.linf-8_255.accuracy": share(rng.random(n) < 0.31, told, masked),
         }
     )
+    ids = np.array([f"cifar10/{i:05d}" for i in range(n)])
+    held = np.random.default_rng(4).random(n) < robust
+    np.savez(run.path("tables", "adversarial-l2-0.5.npz"), all_ids=ids, robust=held)
     radii = (0.0, 0.125, 0.25, 0.5, 0.75, 1.0)
     curve = []
     for r in radii:
         number = share(rng.random(n) < 0.85 * np.exp(-r * (4 if robust < 0.3 else 0.6)))
         curve.append(
-            {"norm": "l2", "radius": r, "accuracy": number.value, "low": number.low}
-            | {"high": number.high, "n": n, "kind": "APGD"}
+            {"attack": "l2:1.0", "norm": "l2", "radius": r, "accuracy": number.value}
+            | {"low": number.low, "high": number.high, "n": n}
+            | {"kind": "attacked" if r in (0.0, 1.0) else "upper bound"}
         )
     run.write_table("robust_curve", curve)
     run.write_table(

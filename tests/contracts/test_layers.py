@@ -18,7 +18,7 @@ PLACES = {
     "fastapi": "app",
     "importlinter": "",
     "jinja2": "report",
-    "matplotlib": "",
+    "matplotlib": "explanations",
     "ray": "scale",
     "typer": "cli",
     "uvicorn": "app",

@@ -157,7 +157,7 @@ def test_the_paired_table_counts_the_same_images(tmp_path: Path) -> None:
     difference = a.numbers["accuracy.top1"].value - b.numbers["accuracy.top1"].value
     assert row["difference"] == pytest.approx(difference)
     assert {r["key"] for r in run.table("paired")} >= {"ood.svhn.auroc", "ood.smooth.auroc"}
-    key = "paired.zoo-cifar10-plain-small-vs-other.accuracy"
+    key = "paired.zoo-cifar10-plain-small-vs-other.accuracy_top1"
     assert run.numbers[key].value == pytest.approx(difference)
 
 

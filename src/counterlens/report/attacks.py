@@ -35,6 +35,7 @@ def section(run: Run) -> Section:
     return Section("robustness", "Robustness", blocks, lead)
 
 
+ATTACKED, BOUND = "attacked", "upper bound"
 _NORMS = {"l2": "l₂", "linf": "l∞", "l1": "l₁"}
 
 
@@ -42,39 +43,48 @@ def _robust_curves(rows: Sequence[Mapping[str, Any]]) -> list[Figure]:
     figures = []
     for norm in dict.fromkeys(row["norm"] for row in rows):
         part = sorted((r for r in rows if r["norm"] == norm), key=lambda r: r["radius"])
-        kinds = list(dict.fromkeys(r.get("kind") or "accuracy" for r in part))
-        lines = []
-        for kind in kinds:
-            own = [r for r in part if (r.get("kind") or "accuracy") == kind]
-            bounded = all(r.get("low") is not None and r.get("high") is not None for r in own)
-            bounds = [(r["low"], r["high"]) for r in own] if bounded else []
-            lines.append(plots.Series(kind, [(r["radius"], r["accuracy"]) for r in own], bounds))
+        names = list(dict.fromkeys(_line_name(r) for r in part))
+        lines = [_curve(name, [r for r in part if _line_name(r) == name]) for name in names]
         words = _NORMS.get(norm, norm)
         title = f"Accuracy over {words} radius"
         svg = plots.curves(
             lines, title=title, x_label=f"{words} radius", y_label="Accuracy", ys=(0.0, 1.0)
         )
-        legend = [(plots.swatch(i), kind) for i, kind in enumerate(kinds)] if len(kinds) > 1 else []
+        legend = [(plots.swatch(i), name) for i, name in enumerate(names)] if len(names) > 1 else []
         columns = ("Radius", "Accuracy", "95 % interval", "n")
-        data = Table(
-            title,
-            [*(Column(c, numeric=True) for c in columns), Column("Kind")],
+        body = [
             [
-                [
-                    Cell(show(r["radius"])),
-                    Cell(show(r["accuracy"], "share")),
-                    Cell(_ends(r)),
-                    Cell(f"{r['n']:,}"),
-                    Cell(str(r.get("kind") or "")),
-                ]
-                for r in part
-            ],
-        )
-        counts = {r["n"] for r in part}
-        figures.append(
-            Figure(title, svg, f"Band: 95 % interval. n = {_span(counts)}.", legend, data)
-        )
+                Cell(show(r["radius"])),
+                Cell(show(r["accuracy"], "share")),
+                Cell(_ends(r)),
+                Cell(f"{r['n']:,}"),
+                Cell(str(r.get("kind") or "")),
+            ]
+            for r in part
+        ]
+        data = Table(title, [*(Column(c, numeric=True) for c in columns), Column("Kind")], body)
+        caption = f"Band: 95 % interval. n = {_span({r['n'] for r in part})}."
+        if any(r.get("kind") == BOUND for r in part):
+            caption = (
+                "Attacked where marked; between the marks an upper bound from the distances of the "
+                f"adversarial images found. {caption}"
+            )
+        figures.append(Figure(title, svg, caption, legend, data))
     return figures
+
+
+def _line_name(row: Mapping[str, Any]) -> str:
+    """Attacked points and the bounds between them are one line; other kinds have their own."""
+    kind = row.get("kind") or "accuracy"
+    return str(row.get("attack") or "accuracy") if kind in (ATTACKED, BOUND) else str(kind)
+
+
+def _curve(name: str, rows: Sequence[Mapping[str, Any]]) -> plots.Series:
+    bounded = all(r.get("low") is not None and r.get("high") is not None for r in rows)
+    bounds = [(r["low"], r["high"]) for r in rows] if bounded else []
+    mixed = any(r.get("kind") == BOUND for r in rows)
+    marked = [r.get("kind") == ATTACKED for r in rows] if mixed else None
+    return plots.Series(name, [(r["radius"], r["accuracy"]) for r in rows], bounds, marked)
 
 
 def _ends(row: Mapping[str, Any]) -> str:

@@ -111,6 +111,7 @@ class Picture:
     sub: str = ""
     pixelated: bool = False
     number: int = 0
+    badge: Badge | None = None
 
 
 @dataclass(frozen=True)
@@ -122,6 +123,17 @@ class Gallery:
     pictures: Sequence[Picture]
     name: str
     note: str = ""
+
+
+@dataclass(frozen=True)
+class Strip:
+    """A picture and what was made of it, side by side."""
+
+    kind: ClassVar[str] = "strip"
+    title: str
+    told: str
+    pictures: Sequence[Picture]
+    name: str
 
 
 @dataclass(frozen=True)
@@ -151,7 +163,7 @@ class Code:
     copy: bool = False
 
 
-Block = Table | Figure | Row | Gallery | Protocols | Text | Code
+Block = Table | Figure | Row | Gallery | Strip | Protocols | Text | Code
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from counterlens.report import audit, comparison
+from counterlens.report import audit, comparison, explained
 from counterlens.report.blocks import Badge, Block, Code, Page, Section, Text
 from counterlens.report.card import model_card
 from counterlens.report.parts import number_list, plain_table
@@ -17,8 +17,11 @@ def page(run: Run) -> Page:
     """Everything the template needs."""
     manifest = run.manifest
     command = str(manifest["command"])
-    sections = comparison.sections(run) if command == "compare" else audit.sections(run)
-    used = {*audit.TABLES, *(comparison.TABLES if command == "compare" else ())}
+    if command == "compare":
+        sections, used = comparison.sections(run), {*comparison.TABLES}
+    else:
+        sections = [*explained.sections(run), *audit.sections(run)]
+        used = {*explained.TABLES, *audit.TABLES}
     sections += [s for s in (_further(run, used), _numbers(run), _card(run, command)) if s]
     sections.append(_manifest(manifest))
     audited = command == "audit"

@@ -19,7 +19,15 @@ from counterlens.report.blocks import (
     Tone,
 )
 from counterlens.runs import Number, Run
-from counterlens.runs.keys import meaning, metric_words, reasons, show, show_interval, verdict
+from counterlens.runs.keys import (
+    meaning,
+    metric_words,
+    reasons,
+    show,
+    show_interval,
+    subject_words,
+    verdict,
+)
 
 PICTURES = 24  # per gallery; the rest stays in the run folder
 ROWS = 400  # per plain table; the rest stays in the run folder
@@ -29,7 +37,9 @@ _STATUS: dict[str, Tone] = {
     "ok": "good",
     "passed": "good",
     "warn": "warn",
+    "weak": "warn",
     "fail": "bad",
+    "bad": "bad",
     "failed": "bad",
     "skipped": "muted",
 }
@@ -107,7 +117,7 @@ def number_matrix(
         cells = [
             number_cell(f"{area}.{name}.{m}", found.get(f"{area}.{name}.{m}")) for m in metrics
         ]
-        rows.append([Cell(name), *cells])
+        rows.append([Cell(subject_words(area, name)), *cells])
     arrows = {"up": "higher is better", "down": "lower is better", "": ""}
     columns = [
         Column(subject),
@@ -124,7 +134,7 @@ def number_matrix(
     return Table(caption, columns, rows), Protocols(told)
 
 
-def plain_table(name: str, rows: Sequence[Mapping[str, Any]]) -> list[Block]:
+def plain_table(name: str, rows: Sequence[Mapping[str, Any]], *, drawn: bool = True) -> list[Block]:
     """Any table of a run; one that goes by step, epoch or radius is drawn as well."""
     names = list(dict.fromkeys(key for row in rows for key in row))
     numeric = {
@@ -135,14 +145,14 @@ def plain_table(name: str, rows: Sequence[Mapping[str, Any]]) -> list[Block]:
     note = f"The first {ROWS} of {len(rows):,} rows." if len(rows) > ROWS else ""
     title = name.replace("_", " ").capitalize()
     blocks: list[Block] = []
-    axis = next((k for k in _STEPS if k in numeric), None)
+    axis = next((k for k in _STEPS if k in numeric and drawn), None)
     if (
         axis
         and len({row.get(axis) for row in rows}) >= 3
         and names == [k for k in names if k in numeric]
     ):
-        drawn = [k for k in names if k != axis][:6]
-        blocks.append(Row([_line_figure(rows, axis, k) for k in drawn], small=True))
+        lines = [k for k in names if k != axis][:6]
+        blocks.append(Row([_line_figure(rows, axis, k) for k in lines], small=True))
     blocks.append(
         Table(title, columns, body, sortable=len(rows) > 4, note=note, folded=len(rows) > 40)
     )
@@ -193,9 +203,19 @@ def galleries(run: Run, groups: Iterable[str], titles: Mapping[str, str]) -> lis
     return made
 
 
-def _picture(run: Run, row: Mapping[str, Any], number: int) -> Picture | None:
-    path = run.folder / str(row["image"])
+def embed(run: Run, name: object) -> tuple[str, bool] | None:
+    """A picture of the run as a data address, and whether its pixels should stay sharp."""
+    path = run.folder / str(name)
     if path.suffix.lower() not in _TYPES or not path.is_file():
+        return None
+    data = path.read_bytes()
+    address = f"data:{_TYPES[path.suffix.lower()]};base64,{base64.b64encode(data).decode()}"
+    return address, _small(data)
+
+
+def _picture(run: Run, row: Mapping[str, Any], number: int) -> Picture | None:
+    found = embed(run, row["image"])
+    if found is None:
         return None
     label, predicted = row.get("label"), row.get("predicted")
     sure = _confidence(row.get("confidence"))
@@ -212,9 +232,7 @@ def _picture(run: Run, row: Mapping[str, Any], number: int) -> Picture | None:
         line = f"really {label}" if wrong else ("right" if known else "")
         truth = f"Label {label}. " if known else "Outside the model’s classes. "
         alt = f"{truth}Predicted {predicted} with confidence {sure}."
-    data = path.read_bytes()
-    source = f"data:{_TYPES[path.suffix.lower()]};base64,{base64.b64encode(data).decode()}"
-    return Picture(source, alt, title, line, str(row.get("id", "")), _small(data), number)
+    return Picture(found[0], alt, title, line, str(row.get("id", "")), found[1], number)
 
 
 def _confidence(value: float | None) -> str:

@@ -46,11 +46,19 @@ class Frame:
 
 @dataclass(frozen=True)
 class Series:
-    """One line: points (x, y) and, if known, bounds (low, high) of each y."""
+    """One line.
+
+    Args:
+        name: what the legend calls it.
+        points: (x, y) in the order of x.
+        bounds: (low, high) of each y, if known.
+        marked: which points get a marker; None marks all of a short line and none of a long one.
+    """
 
     name: str
     points: Sequence[tuple[float, float]]
     bounds: Sequence[tuple[float, float]] = ()
+    marked: Sequence[bool] | None = None
 
 
 def ticks(low: float, high: float, wanted: int = 5) -> list[float]:
@@ -304,7 +312,8 @@ def _band(frame: Frame, series: Series, index: int) -> str:
 
 def _line(frame: Frame, series: Series, index: int) -> str:
     points = [(frame.x(x), frame.y(y)) for x, y in series.points]
-    marks = points if len(points) <= 25 else []
+    chosen = series.marked or [len(points) <= 25] * len(points)
+    marks = [point for point, wanted in zip(points, chosen, strict=True) if wanted]
     ordered = all(a[0] <= b[0] for a, b in pairwise(points))
     line = (
         _path(points, f"line s{index % 6}", dash=DASHES[index % 6])

@@ -62,8 +62,17 @@ _KNOWN: dict[str, tuple[str, Unit, Better, float | None]] = {
     "ood.worst_mmc": ("Worst-case mean confidence", "share", "down", None),
     "ood.ece": ("Joint-distribution ECE", "share", "down", None),
     "robust.accuracy": ("Robust accuracy", "share", "up", 0.10),
+    "bias.colour_flip": ("Answers that a change of colour flips", "share", "down", None),
+    "bias.colour_flip_mean": ("Colour changes that flip the answer", "share", "down", None),
+    "bias.frame_flip": ("Answers that a change of frame flips", "share", "down", None),
+    "bias.frame_flip_mean": ("Frame changes that flip the answer", "share", "down", None),
+    "counterfactual.reached": ("Target reached", "share", "", None),
+    "counterfactual.sure": ("Sure of the target", "share", "", None),
+    "counterfactual.agreed": ("Other classifiers agree", "share", "up", None),
+    "counterfactual.evidence": ("Class evidence", "share", "up", None),
+    "counterfactual.confidence": ("Confidence in the target", "share", "", None),
+    "counterfactual.smoothness": ("Smoothness of the change", "plain", "", None),
     "compare.failures": ("Clear failures", "plain", "down", None),
-    "paired.accuracy": ("Accuracy difference", "share", "", None),
     "bias.shape": ("Shape bias", "share", "", None),
     "bias.background_gap": ("Background gap", "share", "down", None),
 }
@@ -84,6 +93,8 @@ def meaning(key: str) -> Meaning:
     base = metric.removesuffix(_SCALED)
     stage = " after temperature" if base != metric else ""
     known = _KNOWN.get(f"{area}.{base}")
+    if area == "paired":
+        return Meaning(key, area, subject, metric, f"{subject}: {metric}", "share", "", None)
     if known is None:
         return Meaning(key, area, subject, metric, key, "plain", "", None)
     label, unit, better, limit = known
@@ -107,7 +118,7 @@ def subject_words(area: str, subject: str) -> str:
     >>> subject_words("robust", "linf-8_255"), subject_words("ood", "street_view")
     ('l∞ 8/255', 'street_view')
     """
-    if area != "robust":
+    if area not in ("robust", "counterfactual"):
         return subject
     norm, _, radius = subject.partition("-")
     sign = {"linf": "l∞", "l2": "l₂", "l1": "l₁"}.get(norm, norm)

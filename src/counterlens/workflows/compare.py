@@ -41,7 +41,11 @@ def compare(runs: Sequence[str | Path], *, out: Path | None = None) -> Run:
 
     notes = _notes(names, opened)
     summary = summarise(numbers, judged=not notes)
-    paired = pairs.paired_rows(dict(zip(names, map(kept_logits, opened), strict=True)))
+    by_name = dict(zip(names, opened, strict=True))
+    paired = [
+        *pairs.paired_rows({name: kept_logits(one) for name, one in by_name.items()}),
+        *pairs.robust_rows({name: one.folder for name, one in by_name.items()}),
+    ]
     run.write_table("models", _models(names, opened))
     run.write_table("notes", [{"note": note} for note in notes])
     run.write_table("summary", summary)
@@ -222,13 +226,14 @@ def _failure_counts(
 
 
 def _paired_numbers(rows: Sequence[Mapping[str, Any]]) -> dict[str, Number]:
-    return {
-        f"paired.{key_part(row['first'])}-vs-{key_part(row['second'])}.accuracy": Number(
+    out = {}
+    for row in rows:
+        pair = f"{key_part(row['first'])}-vs-{key_part(row['second'])}"
+        metric = row["key"].replace(".", "_")
+        out[f"paired.{pair}.{metric}"] = Number(
             row["difference"], row["n"], row["low"], row["high"], row["protocol"]
         )
-        for row in rows
-        if row["key"] == "accuracy.top1"
-    }
+    return out
 
 
 def _models(names: Sequence[str], runs: Sequence[Run]) -> list[dict[str, object]]:

@@ -9,6 +9,7 @@ Differs: nothing.
 from collections.abc import Iterable, Mapping
 from itertools import combinations
 from math import sqrt
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -43,14 +44,8 @@ def _pair(
         a, b = a[known], b[known]
         if len(a):
             value, low, high = difference_of_shares(a, b)
-            counts = {
-                "both_right": int((a & b).sum()),
-                "only_first": int((a & ~b).sum()),
-                "only_second": int((~a & b).sum()),
-                "both_wrong": int((~a & ~b).sum()),
-            }
             told = f"paired on {len(a):,} images of {inside}, adjusted Wald interval (bonett2012)"
-            yield {**base, **_row("accuracy.top1", value, low, high, len(a), told), **counts}
+            yield {**base, **_row("accuracy.top1", value, low, high, len(a), told), **_counts(a, b)}
     scores = [_confidence(k[inside], rows) for k, rows in ((one, left), (two, right))]
     for name in (n for n in shared if one[n].role == "ood"):
         rows = _common(one[name], two[name])
@@ -61,6 +56,43 @@ def _pair(
         m, n = len(scores[0]), len(out[0])
         told = f"paired on {m:,} images of {inside} and {n:,} of {name} (delong1988)"
         yield {**base, **_row(f"ood.{name}.auroc", value, low, high, m + n, told)}
+
+
+def robust_rows(folders: Mapping[str, Path]) -> list[dict[str, Any]]:
+    """One row per pair of models and attack that both were put through on the same images."""
+    kept = {model: _survivors(folder) for model, folder in folders.items()}
+    rows = []
+    for first, second in combinations(kept, 2):
+        for attack in (a for a in kept[first] if a in kept[second]):
+            one, two = kept[first][attack], kept[second][attack]
+            both = [name for name in one if name in two]
+            if not both:
+                continue
+            a, b = (np.array([flags[name] for name in both], dtype=bool) for flags in (one, two))
+            told = f"paired on {len(both):,} attacked images, adjusted Wald interval (bonett2012)"
+            key = f"robust.{attack}.accuracy"
+            row = _row(key, *difference_of_shares(a, b), len(both), told)
+            rows.append({"first": first, "second": second, **row, **_counts(a, b)})
+    return rows
+
+
+def _survivors(folder: Path) -> dict[str, dict[str, bool]]:
+    """Per attack, which images stayed right."""
+    found = {}
+    for path in sorted((folder / "tables").glob("adversarial-*.npz")):
+        with np.load(path) as file:
+            flags = zip(file["all_ids"].tolist(), file["robust"].tolist(), strict=True)
+            found[path.stem.removeprefix("adversarial-")] = dict(flags)
+    return found
+
+
+def _counts(a: Bool[np.ndarray, "n"], b: Bool[np.ndarray, "n"]) -> dict[str, int]:
+    return {
+        "both_right": int((a & b).sum()),
+        "only_first": int((a & ~b).sum()),
+        "only_second": int((~a & b).sum()),
+        "both_wrong": int((~a & ~b).sum()),
+    }
 
 
 def _row(key: str, value: float, low: float, high: float, n: int, protocol: str) -> dict[str, Any]:
