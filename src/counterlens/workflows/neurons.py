@@ -1,0 +1,173 @@
+"""Neurons: what drives a unit, as pictures made in pixel space.
+
+Without pictures: an image from nothing per unit. With pictures: where each of them drives the unit,
+and what it turns into when the unit is raised without a bound.
+"""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from counterlens.classifier import Classifier
+from counterlens.errors import InputError
+from counterlens.explanations.cam import neuron_cam, overlay
+from counterlens.explanations.feature_attack import feature_attack
+from counterlens.explanations.figure import Panel
+from counterlens.explanations.neurons import NeuronPictures, neuron_pictures
+from counterlens.explanations.targets import class_index
+from counterlens.models import load
+from counterlens.models.parts import head
+from counterlens.models.weights import weights_hash
+from counterlens.report import render
+from counterlens.runs import Run, key_part, new_folder
+from counterlens.workflows.inputs import Given, Pictures, open_pictures
+from counterlens.workflows.showing import Explanation, save, save_figure
+
+COLUMNS = 8
+
+
+def neurons(
+    model: str | Classifier,
+    *,
+    unit: Sequence[int] = (),
+    logit: Sequence[str] = (),
+    image: Sequence[Given] = (),
+    steps: int = 256,
+    out: Path | None = None,
+    resume: bool = False,
+    seed: int = 0,
+    device: str = "auto",
+    trust_remote_code: bool = False,
+    quiet: bool = False,
+) -> Explanation:
+    """Picture units of a model.
+
+    Args:
+        unit: penultimate units, by number.
+        logit: classes whose logit is raised, by name or number.
+        image: pictures to start the feature attack from and to draw the unit's map on.
+        steps: of the pictures from nothing.
+    """
+    if not unit and not logit:
+        raise InputError("no unit came, expected --unit NUMBER or --logit CLASS.")
+    settings = {
+        "model": model if isinstance(model, str) else model.name,
+        "unit": list(unit),
+        "logit": list(logit),
+        "image": [str(one) if isinstance(one, str | Path) else "an array" for one in image],
+        "steps": steps,
+        "seed": seed,
+    }
+    classifier = (
+        load(model, device=device, trust_remote_code=trust_remote_code)
+        if isinstance(model, str)
+        else model
+    )
+    classes = [class_index(classifier.classes, name) for name in logit]
+    pictures = open_pictures(image, classifier, seed=seed) if image else None
+    name = "-".join(str(n) for n in (*unit, *logit))
+    folder = out or new_folder("neurons", f"{key_part(classifier.name)}-{name}")
+    run = Run.create(folder, "neurons", settings, resume=resume)
+    run.note(model=settings["model"], weights_hash=weights_hash(classifier), seed=seed)
+    rows: list[dict[str, Any]] = []
+    panels: list[Panel] = []
+    if unit:
+        _say(f"{len(unit)} units from nothing: {steps} steps", quiet)
+        made = neuron_pictures(classifier, list(unit), steps=steps, seed=seed)
+        rows += _made(run, classifier, made, "unit", list(unit), panels)
+    if classes:
+        _say(f"{len(classes)} logits from nothing: {steps} steps", quiet)
+        made = neuron_pictures(classifier, classes, kind="logit", steps=steps, seed=seed)
+        rows += _made(run, classifier, made, "logit", classes, panels)
+    grid = [panels[a : a + COLUMNS] for a in range(0, len(panels), COLUMNS)]
+    save_figure(run, "figure-000", grid, title=f"{classifier.name}: pictures from nothing")
+    if pictures is not None:
+        for number in unit:
+            _say(f"unit {number} on {len(pictures)} pictures", quiet)
+            rows += _raised(run, classifier, pictures, number)
+    run.write_table("neurons", rows)
+    run.add_numbers({})
+    render(run)
+    run.finish()
+    return Explanation(run)
+
+
+def _made(
+    run: Run,
+    classifier: Classifier,
+    made: NeuronPictures,
+    kind: str,
+    numbers: list[int],
+    panels: list[Panel],
+) -> list[dict[str, Any]]:
+    rows = []
+    for k, number in enumerate(numbers):
+        word = classifier.classes[number] if kind == "logit" else f"unit {number}"
+        image, value = made.images[k].cpu(), made.activation[k].item()
+        panels.append(Panel(image, f"{word[:18]}\n{value:.2f}"))
+        rows.append(
+            {
+                "kind": kind,
+                "unit": number,
+                "name": word,
+                "how": "from nothing",
+                "image": save(run, f"{kind}-{number}.png", image),
+                "activation": value,
+                "start": made.start[k].item(),
+                "votes": _votes(classifier, number) if kind == "unit" else [],
+            }
+        )
+    return rows
+
+
+def _raised(
+    run: Run, classifier: Classifier, pictures: Pictures, number: int
+) -> list[dict[str, Any]]:
+    """Where pictures drive a unit, and what they become when it is raised."""
+    heat = neuron_cam(classifier, pictures.x, number).picture.cpu()
+    made = feature_attack(classifier, pictures.x, number)
+    mapped = overlay(pictures.x, heat)
+    rows, grid = [], []
+    for i, name in enumerate(pictures.ids):
+        before, after = made.start[i].item(), made.activation[i].item()
+        stem = f"unit-{number}-{i:03d}"
+        raised = made.images[i].cpu()
+        rows.append(
+            {
+                "kind": "unit",
+                "unit": number,
+                "name": f"unit {number}",
+                "how": "feature attack",
+                "id": name,
+                "original": save(run, f"{stem}-original.png", pictures.x[i]),
+                "map": save(run, f"{stem}-map.png", mapped[i]),
+                "image": save(run, f"{stem}.png", raised),
+                "activation": after,
+                "start": before,
+                "votes": _votes(classifier, number),
+            }
+        )
+        grid.append(
+            [
+                Panel(pictures.x[i], f"{name[-18:]}\n{before:.2f}"),
+                Panel(mapped[i], "where"),
+                Panel(raised, f"raised\n{after:.2f}"),
+            ]
+        )
+    save_figure(run, f"figure-unit-{number}", grid, title=f"{classifier.name}, unit {number}")
+    return rows
+
+
+def _votes(classifier: Classifier, number: int) -> list[dict[str, Any]]:
+    """The classes a unit speaks for most, by the weight of the last layer."""
+    top = torch.topk(head(classifier).weight[:, number], min(3, len(classifier.classes)))
+    pairs = zip(top.indices.tolist(), top.values.tolist(), strict=True)
+    return [{"class": classifier.classes[k], "weight": round(w, 4)} for k, w in pairs]
+
+
+def _say(line: str, quiet: bool) -> None:
+    if not quiet:
+        print(line, file=sys.stderr, flush=True)
