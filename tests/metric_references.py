@@ -1,7 +1,7 @@
 """Slow, literal readings of the metrics: plain Python loops off the page, no tensors."""
 
 import math
-from itertools import permutations
+from itertools import pairwise, permutations
 
 import torch
 
@@ -60,7 +60,7 @@ def aurra_expected(scores: list[float], right: list[bool]) -> float:
     """Mean over every order of the images that sorts the scores; only for a handful of images."""
     values = []
     for order in permutations(range(len(scores))):
-        if all(scores[a] >= scores[b] for a, b in zip(order, order[1:], strict=False)):
+        if all(scores[a] >= scores[b] for a, b in pairwise(order)):
             curve = [sum(right[i] for i in order[:m]) / m for m in range(1, len(order) + 1)]
             values.append(math.fsum(curve) / len(curve))
     return math.fsum(values) / len(values)

@@ -1,0 +1,144 @@
+"""The numbers of an audit: keys, protocols, intervals; values are those of the pure functions."""
+
+import pytest
+import torch
+
+import metric_references as literal
+from counterlens.errors import InputError
+from counterlens.metrics import (
+    answers,
+    aupr,
+    auroc,
+    aurra,
+    brier,
+    classification_numbers,
+    ece,
+    fpr95,
+    judge,
+    mmc,
+    nll,
+    ood_numbers,
+    rms,
+    temperature_number,
+)
+from counterlens.metrics.paired import paired_auroc, paired_numbers
+
+CASES = literal.edge_cases()
+KEYS = {
+    "accuracy.top1",
+    "accuracy.top1_all",
+    "calibration.brier",
+    "calibration.ece",
+    "calibration.ece_common",
+    "calibration.nll",
+    "calibration.rms",
+    "calibration.rms_paper",
+    "selective.aurra",
+}
+SCALED = {
+    "calibration.ece_common_scaled",
+    "calibration.ece_scaled",
+    "calibration.nll_scaled",
+    "calibration.rms_scaled",
+}
+
+
+def _walk(numbers):
+    for key, number in numbers.items():
+        assert number.low <= number.value <= number.high, key
+        assert number.n >= 1, key
+        assert len(number.protocol) > 20, key
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_number_has_an_interval_an_n_and_a_protocol(case):
+    logits, labels = CASES[case]
+    numbers = classification_numbers(logits, labels, temperature=1.5, protocol="seven things")
+    top5 = {"accuracy.top5"} if logits.shape[1] > 5 else set()
+    assert set(numbers) == KEYS | SCALED | top5
+    _walk(numbers)
+    assert all("seven things" in number.protocol for number in numbers.values())
+    _walk(ood_numbers(logits, logits * 0.5, name="soft"))
+
+
+def test_values_are_those_of_the_pure_functions():
+    logits, labels = CASES["random"]
+    probs, hot = logits.softmax(1), (logits / 2.5).softmax(1)
+    said = judge(logits, labels)
+    numbers = classification_numbers(logits, labels, temperature=2.5)
+    expected = {
+        "accuracy.top1": said.right.double().mean().item(),
+        "calibration.ece": ece(probs, labels),
+        "calibration.ece_common": ece(probs, labels, span="common"),
+        "calibration.ece_scaled": ece(hot, labels),
+        "calibration.rms": rms(probs, labels),
+        "calibration.rms_paper": rms(probs, labels, last=False),
+        "calibration.nll": nll(probs, labels),
+        "calibration.nll_scaled": nll(hot, labels),
+        "calibration.brier": brier(probs, labels),
+        "selective.aurra": aurra(said.score, said.right),
+    }
+    assert {k: numbers[k].value for k in expected} == pytest.approx(expected, abs=1e-9)
+    assert all(numbers[key].n == 257 for key in expected)
+
+
+def test_the_number_over_all_classes_stands_beside_the_protocol():
+    logits, labels = CASES["one class missing"]
+    numbers = classification_numbers(
+        logits[:, :6], labels, protocol="6 of 7 classes", everything=(logits, labels)
+    )
+    assert numbers["accuracy.top1"].value > numbers["accuracy.top1_all"].value
+    assert "all 7 classes" in numbers["accuracy.top1_all"].protocol
+
+
+def test_ood_numbers_follow_the_temperature_and_name_the_positive_class():
+    logits, _ = CASES["random"]
+    known, unknown = logits[:150], logits[150:] * 0.7
+    numbers = ood_numbers(known, unknown, name="street view", temperature=3.0)
+    a, b = answers(known, temperature=3.0), answers(unknown, temperature=3.0)
+    expected = {
+        "ood.street_view.auroc": auroc(a.score, b.score),
+        "ood.street_view.aupr": aupr(a.score, b.score),
+        "ood.street_view.fpr95": fpr95(a.score, b.score),
+        "ood.street_view.mmc": mmc(b.confidence),
+    }
+    assert {k: n.value for k, n in numbers.items()} == pytest.approx(expected, abs=1e-12)
+    assert "known positive" in numbers["ood.street_view.auroc"].protocol
+    assert "unknown positive" in numbers["ood.street_view.aupr"].protocol
+    assert "107 unknown to 150 known" in numbers["ood.street_view.aupr"].protocol
+
+
+@pytest.mark.parametrize("method", ["ece", "nll"])
+def test_a_temperature_says_where_it_was_fitted(method):
+    logits, labels = CASES["random"]
+    number = temperature_number(logits, labels, source="20 % held out by id", method=method)
+    assert "fitted on 20 % held out by id" in number.protocol
+    assert number.low <= number.value <= number.high
+    assert number.n == 257
+
+
+def test_a_model_compared_with_itself_differs_by_exactly_nothing():
+    logits, labels = CASES["random"]
+    for key, number in paired_numbers(logits, logits, labels).items():
+        assert number.value == 0, key
+        assert number.low <= 0 <= number.high, key
+    number = paired_auroc((logits, logits * 0.5), (logits, logits * 0.5), name="x")["ood.x.auroc"]
+    assert (number.low, number.value, number.high) == (0, 0, 0)
+
+
+def test_paired_differences_are_differences_of_the_metrics_and_narrower_than_unpaired(rng):
+    labels = torch.randint(0, 5, (600,), generator=rng)
+    first = torch.randn(600, 5, generator=rng, dtype=torch.float64)
+    first[torch.arange(600), labels] += 2
+    second = first + 0.3 * torch.randn(600, 5, generator=rng, dtype=torch.float64)
+    one, two = (classification_numbers(z, labels) for z in (first, second))
+    found = paired_numbers(first, second, labels)
+    for key, number in found.items():
+        assert number.value == pytest.approx(one[key].value - two[key].value, abs=1e-12)
+        assert number.high - number.low < one[key].high - one[key].low
+    _walk(found)
+
+
+def test_models_of_different_classes_cannot_be_paired():
+    with pytest.raises(InputError, match="same images and classes"):
+        paired_numbers(torch.zeros(3, 2), torch.zeros(3, 4), torch.zeros(3).long())
