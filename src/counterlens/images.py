@@ -21,8 +21,14 @@ from counterlens.errors import InputError
 from counterlens.runs import atomic
 from counterlens.types import Interpolation, Preprocess
 
-Pixels = UInt8[np.ndarray, "h w c"]
-AnyImage = UInt8[np.ndarray, "h w c"] | UInt8[np.ndarray, "h w"] | Float[np.ndarray, "c h w"]
+Pixels = UInt8[np.ndarray, "_ _ _"]
+"""Height × width × channels; axes have no letters since pictures of one call differ in size."""
+
+Planes = UInt8[np.ndarray, "_ _ _"]
+"""Channels × height × width, as a network wants them."""
+
+AnyImage = Pixels | UInt8[np.ndarray, "_ _"] | Float[np.ndarray, "_ _ _"] | Float[Tensor, "_ _ _"]
+"""What can be written: uint8 is height × width [× channels], float c × h × w in [0, 1]."""
 
 SUFFIXES = frozenset(
     f".{ending}"
@@ -120,7 +126,7 @@ def decode(data: bytes, *, name: str = "picture") -> Pixels:
         ) from None
 
 
-def prepare(pixels: Pixels, preprocess: Preprocess, *, channels: int = 3) -> Pixels:
+def prepare(pixels: Pixels, preprocess: Preprocess, *, channels: int = 3) -> Planes:
     """Turn a picture of any size into a classifier's input, uint8 channels × height × width.
 
     The same pixels as timm's and torchvision's evaluation transforms: shorter side resized to
@@ -193,8 +199,8 @@ def resize(pixels: Pixels, size: tuple[int, int], interpolation: Interpolation) 
     return np.asarray(image)
 
 
-def to_pixels(image: AnyImage | Float[Tensor, "c h w"]) -> Pixels:
-    """Uint8 pixels of an image: uint8 is height × width [× channels], float c × h × w in [0, 1].
+def to_pixels(image: AnyImage) -> Pixels:
+    """The 8-bit pixels of an image; floats c × h × w in [0, 1] are rounded.
 
     >>> to_pixels(np.full((1, 1, 2), 0.5)).tolist()
     [[[128], [128]]]
@@ -211,17 +217,17 @@ def to_pixels(image: AnyImage | Float[Tensor, "c h w"]) -> Pixels:
     return (array * 255).round().clip(0, 255).astype(np.uint8).transpose(1, 2, 0)
 
 
-def png_bytes(image: AnyImage | Float[Tensor, "c h w"]) -> bytes:
+def png_bytes(image: AnyImage) -> bytes:
     """Encode as PNG; takes what `to_pixels` takes."""
     return _encode(to_pixels(image), "PNG", optimize=True)
 
 
-def webp_bytes(image: AnyImage | Float[Tensor, "c h w"]) -> bytes:
+def webp_bytes(image: AnyImage) -> bytes:
     """Encode as lossless WebP, the form of packed sets; takes what `to_pixels` takes."""
     return _encode(to_pixels(image), "WEBP", lossless=True, quality=80, method=4)
 
 
-def write_png(path: str | Path, image: AnyImage | Float[Tensor, "c h w"]) -> None:
+def write_png(path: str | Path, image: AnyImage) -> None:
     """Write a whole PNG file or nothing; takes what `to_pixels` takes."""
     data = png_bytes(image)
     with atomic(Path(path)) as part:
@@ -229,7 +235,7 @@ def write_png(path: str | Path, image: AnyImage | Float[Tensor, "c h w"]) -> Non
 
 
 def tile(
-    images: Sequence[AnyImage | Float[Tensor, "c h w"]],
+    images: Sequence[AnyImage],
     *,
     columns: int | None = None,
     gap: int = 2,

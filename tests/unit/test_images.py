@@ -239,7 +239,7 @@ def test_png_and_webp_are_lossless(tmp_path):
 
 
 def test_floats_outside_the_unit_range_are_not_written(tmp_path):
-    for bad in (np.full((3, 2, 2), 1.5), np.full((3, 2, 2), np.nan), np.zeros((2, 2))):
+    for bad in (np.full((3, 2, 2), 1.5), np.full((3, 2, 2), np.nan)):
         with pytest.raises(InputError, match="expected channels"):
             images.write_png(tmp_path / "a.png", bad)
     assert not list(tmp_path.iterdir())

@@ -2,10 +2,11 @@
 
 Paper: Augustin, Meinke, Hein 2020, arXiv:2003.09461, and Hein et al. 2019, arXiv:1812.05720
     (uniform, smooth); Hendrycks et al. 2019, arXiv:1812.04606 (gaussian, bernoulli, blobs).
-Differs: values are rounded to 8 bits. `noise:smooth` without a base set starts from uniform
-    pixels; `noise:smooth@SPEC` is the paper's, from permuted pictures of SPEC. As in the
-    reference code one Gaussian filter of scalar width runs over height, width *and channels*,
-    so colours mix as well; blobs were made in the same way.
+Differs: values are rounded to 8 bits; gaussian and blobs have the widths and the threshold of
+    their authors' code, which the paper leaves open. `noise:smooth` without a base set starts
+    from uniform pixels; `noise:smooth@SPEC` is the paper's, from permuted pictures of SPEC. As
+    in the reference code one Gaussian filter of scalar width runs over height, width *and
+    channels*, so colours mix as well; blobs were made in the same way.
 """
 
 from collections.abc import Callable
@@ -27,7 +28,7 @@ COUNT = 1000
 def uniform(shape: tuple[int, int, int], rng: np.random.Generator) -> Planes:
     """Every value alike and independent.
 
-    Equation: ratio2020 §4   x ~ U[0, 1]
+    Equation: ratio2020 §A.3   x ~ U[0, 1]
     """
     # 256 equal bins, so that all 8-bit values are equally likely after rounding
     return rng.integers(0, 256, shape) / 255
@@ -36,7 +37,7 @@ def uniform(shape: tuple[int, int, int], rng: np.random.Generator) -> Planes:
 def gaussian(shape: tuple[int, int, int], rng: np.random.Generator) -> Planes:
     """Normal values around grey, clipped.
 
-    Equation: oe2019 §4   x ~ clip(N(0.5, 0.25²), 0, 1)
+    Equation: oe2019 test sets   x ~ clip(N(0.5, 0.25²), 0, 1)
     """
     return np.clip(rng.normal(0.5, 0.25, shape), 0, 1)
 
@@ -44,7 +45,7 @@ def gaussian(shape: tuple[int, int, int], rng: np.random.Generator) -> Planes:
 def bernoulli(shape: tuple[int, int, int], rng: np.random.Generator) -> Planes:
     """Every value fully off or fully on, with equal chance.
 
-    Equation: oe2019 §4   x ~ Bernoulli(1/2)
+    Equation: oe2019 test sets   x ~ Bernoulli(1/2)
     """
     return rng.integers(0, 2, shape).astype(np.float64)
 
@@ -52,7 +53,7 @@ def bernoulli(shape: tuple[int, int, int], rng: np.random.Generator) -> Planes:
 def blobs(shape: tuple[int, int, int], rng: np.random.Generator) -> Planes:
     """Bright blobs on black: blurred random bits, cut off below three quarters.
 
-    Equation: oe2019 §4   b ~ Bernoulli(0.7);  v = G_1.5 ∗ b;  x = v·1[v ≥ 0.75]
+    Equation: oe2019 test sets   b ~ Bernoulli(0.7);  v = G_1.5 ∗ b;  x = v·1[v ≥ 0.75]
     """
     bits = rng.binomial(1, 0.7, shape).astype(np.float64)
     blurred: Planes = gaussian_filter(bits, 1.5, mode="nearest")
@@ -62,7 +63,7 @@ def blobs(shape: tuple[int, int, int], rng: np.random.Generator) -> Planes:
 def smooth(base: Planes, rng: np.random.Generator) -> Planes:
     """A picture's pixels in random order, blurred, its contrast raised.
 
-    Equation: ratio2020 §4   x = sigmoid(γ·(G_σ ∗ π(base) − 1/2)),  σ ~ U[1, 2.5],  γ ~ U[5, 30]
+    Equation: ratio2020 §A.3   x = sigmoid(γ·(G_σ ∗ π(base) − 1/2)),  σ ~ U[1, 2.5],  γ ~ U[5, 30]
 
     Args:
         base: the picture; one permutation of positions is shared by its channels.
