@@ -3,6 +3,7 @@
 from counterlens.search.apgd import apgd
 from counterlens.search.fab import Nearest, fab
 from counterlens.search.found import Found, frozen
+from counterlens.search.noise import adversarial_noise
 from counterlens.search.pgd import pgd
 from counterlens.search.square import square
 from counterlens.search.trust import Flag, Trust
@@ -23,6 +24,7 @@ __all__ = [
     "Robustness",
     "Settings",
     "Trust",
+    "adversarial_noise",
     "apgd",
     "fab",
     "frozen",

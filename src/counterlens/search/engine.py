@@ -132,10 +132,8 @@ def engine(
     model: Predict,
     example: Images,
     *,
-    device: torch.device | str | None = None,
     precision: Precision | None = None,
     compiled: bool = False,
-    sizes: tuple[int, ...] = (),
     repeats: int = 1,
 ) -> Iterator[Engine]:
     """Freeze a model, look at it once, and lend an `Engine` on it; the model is left as it was.
@@ -143,10 +141,10 @@ def engine(
     Args:
         example: images of the kind that will come, at least one.
         precision: of the search; None means bf16 on a GPU and float32 elsewhere.
-        compiled: let torch.compile build the twin for the batch sizes in `sizes`.
+        compiled: let torch.compile build the twin; set `sizes` to the batches it may see.
         repeats: evaluations averaged per point, for randomised models.
     """
-    where = torch.device(device) if device is not None else _home(model, example)
+    where = home(model, example)
     if precision is None:
         precision = "bf16" if where.type == "cuda" else "float32"
     with frozen(model) if isinstance(model, nn.Module) else nullcontext(), _deterministic():
@@ -160,7 +158,6 @@ def engine(
             made.twin = twin
         made.precision = _safe_precision(made, precision, example[:64].to(where))
         if compiled and isinstance(made.twin, nn.Module):
-            made.sizes = tuple(sorted(sizes))
             made.twin = torch.compile(made.twin, dynamic=False)
         yield made
 
@@ -182,7 +179,8 @@ def probe(model: Predict, example: Images) -> int:
     return out.shape[1]
 
 
-def _home(model: Predict, example: Images) -> torch.device:
+def home(model: Predict, example: Images) -> torch.device:
+    """Where the model lives; a plain function lives where its images do."""
     if isinstance(model, nn.Module):
         for tensor in (*model.parameters(), *model.buffers()):
             return tensor.device

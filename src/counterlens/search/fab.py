@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from counterlens.ball import Ball, Norm, Seeds, mix, row_seeds
 from counterlens.errors import InputError
@@ -23,7 +24,7 @@ from counterlens.types import Images, Labels, Logits, Scores
 OVERSHOOT = 1.05
 PULL_BACK = 0.9
 MOST_ORIGINAL = 0.1
-NEWTON_STEPS = 12
+NEWTON_STEPS = 10
 FAB_NORMS = ("l1", "l2", "linf")
 _FLOOR = 1e-8
 
@@ -76,10 +77,9 @@ class Fab:
         here = torch.where(tall(crossed), pulled, z)
 
         there = torch.cat([here, x])
-        values = value.repeat(2) + (grad.repeat(2, 1, 1, 1) * (there - z.repeat(2, 1, 1, 1))).sum(
-            (1, 2, 3)
-        )
-        both = project_on_plane(there, grad.repeat(2, 1, 1, 1), values, ball.norm)
+        slopes = grad.repeat(2, 1, 1, 1)
+        values = value.repeat(2) + (slopes * (there - z.repeat(2, 1, 1, 1))).sum((1, 2, 3))
+        both = project_on_plane(there, slopes, values, ball.norm)
         first, second = both[: len(z)] - here, both[len(z) :] - x
         length_1 = ball.distance(first, torch.zeros_like(first)).clamp_min(_FLOOR)
         length_2 = ball.distance(second, torch.zeros_like(second)).clamp_min(_FLOOR)
@@ -106,16 +106,14 @@ def project_on_plane(point: Images, normal: Images, value: Scores, norm: Norm) -
     """
     if norm not in FAB_NORMS:
         raise InputError(f"fab knows the norms {', '.join(FAB_NORMS)}, not {norm}.")
-    direction = -tall(value.sign()) * normal  # along it the value goes to 0
-    size = torch.where(normal.abs() < _FLOOR, torch.zeros_like(normal), normal.abs())
-    room = torch.where(direction > 0, 1 - point, point)
-    need = value.abs()
+    sign = -tall(value.sign()) * normal.sign()  # along it the value goes to 0
+    size = functional.threshold(normal.abs(), _FLOOR, 0.0).flatten(1)
+    room = (0.5 + sign * (0.5 - point)).flatten(1)  # to the wall of the box
     if norm == "l1":
-        move = _greedy(size.flatten(1), room.flatten(1), need)
+        move = _greedy(size, room, value.abs())
     else:
-        rate = size if norm == "l2" else (size > 0).to(size)
-        move = _newton(size.flatten(1), room.flatten(1), need, rate.flatten(1))
-    return (point + direction.sign() * move.view_as(point)).clamp(0, 1)
+        move = _newton(size, room, value.abs(), size if norm == "l2" else size.sign())
+    return (point + sign * move.view_as(point)).clamp(0, 1)
 
 
 def _newton(size: Tensor, room: Tensor, need: Tensor, rate: Tensor) -> Tensor:
@@ -125,13 +123,18 @@ def _newton(size: Tensor, room: Tensor, need: Tensor, rate: Tensor) -> Tensor:
     t = 0 climbs to the root without passing it, one linear piece at least per step.
     """
     slopes = size * rate
-    t = need.new_zeros(len(need), 1)
+    goal = need[:, None]
+    slack = 16 * torch.finfo(need.dtype).eps
+    t = torch.zeros_like(goal)
+    move = torch.zeros_like(room)
     for _ in range(NEWTON_STEPS):
-        reach = t * rate
-        slope = (slopes * (reach < room)).sum(1, keepdim=True)
-        missing = need[:, None] - (size * torch.minimum(reach, room)).sum(1, keepdim=True)
-        t = t + missing.clamp_min(0) / slope.clamp_min(1e-30)  # no slope: the plane misses the box
-    return torch.minimum(t * rate, room)
+        slope = (slopes * (room - move).sign()).sum(1, keepdim=True)
+        missing = (goal - (size * move).sum(1, keepdim=True)).clamp_min(0)
+        if missing.device.type == "cpu" and not (missing > slack * goal).any():
+            break  # elsewhere looking would cost more than the steps that change nothing
+        t = t + missing / slope.clamp_min(1e-30)  # no slope: the plane misses the box
+        move = torch.minimum(t * rate, room)
+    return move
 
 
 def _greedy(size: Tensor, room: Tensor, need: Tensor) -> Tensor:

@@ -23,7 +23,7 @@ from counterlens.objectives import Predict
 from counterlens.search.apgd import Apgd
 from counterlens.search.board import CLEAN, Board, new_board
 from counterlens.search.drive import Stage, Watch, drive
-from counterlens.search.engine import Engine, Precision, auto_batch, engine, probe
+from counterlens.search.engine import Engine, Precision, auto_batch, engine, home, probe
 from counterlens.search.protocols import EOT, SCORES, Version, stages_of
 from counterlens.search.store import Store, fingerprint
 from counterlens.search.trust import Trust, examine
@@ -52,7 +52,6 @@ class Settings:
     batch: int | Literal["auto"] = "auto"
     precision: Precision | None = None
     compiled: bool = False
-    device: str | None = None
     budget: float | None = None
     state: Path | None = None
     save_every: float = 30.0
@@ -141,7 +140,8 @@ def robust(
     name = version if isinstance(version, str) else "+".join(stage.name for stage in stages)
     repeats = EOT if version == "rand" else 1
     with _lend(classifier, x, settings, repeats) as (made, batch):
-        board, watch = _prepare(classifier, made, x, y, ball, settings, batch, {"version": name})
+        plan = [(stage.name, repr(stage.rule), stage.variants) for stage in stages]
+        board, watch = _prepare(classifier, made, x, y, ball, settings, batch, {"plan": plan})
         complete = drive(made, stages, board, watch, batch=batch)
         trust = examine(
             made,
@@ -237,7 +237,7 @@ def _door(classifier: Predict, x: Images, y: Labels | None, ball: Ball) -> int:
             )
         classes = len(classifier.classes)
     else:
-        classes = probe(classifier, x[:1])
+        classes = probe(classifier, x[:1].to(home(classifier, x)))
     if y is not None:
         check_labels(y, classes=classes, rows=len(x))
     return classes
@@ -254,7 +254,6 @@ def _lend(
     with engine(
         classifier,
         x,
-        device=settings.device,
         precision=settings.precision,
         compiled=settings.compiled,
         repeats=repeats,
