@@ -332,14 +332,19 @@ def _each(x: Whole, m: Tensor, chosen: Tensor, stage: int, fill: Fill) -> Whole:
         if not any(pair[stage][0] == name for pair in CIFAR10_POLICY):
             continue
         mine = chosen == number
-        if x.device.type == "cpu":
+        if _by_rows(x):
             rows = mine.nonzero()[:, 0]
             if len(rows):
                 done[rows] = operation(x[rows], m[rows], fill).to(x.dtype)
-        else:  # the whole batch, so that nothing waits to learn how many rows are meant
+        else:
             safe = torch.where(mine, m, 4.0 if name == "posterize" else 0.0)
             done = torch.where(mine.view(-1, 1, 1, 1), operation(x, safe, fill).to(x.dtype), done)
     return done
+
+
+def _by_rows(x: Tensor) -> bool:
+    """Whether rows may be picked out: on a GPU, learning how many there are would mean waiting."""
+    return x.device.type == "cpu"
 
 
 def cifar(x: Bytes, generator: torch.Generator | None, *, fill: Fill = CIFAR_MEAN) -> Whole:
