@@ -113,7 +113,7 @@ def decode(data: bytes, *, name: str = "picture") -> Pixels:
             wide = image.format in ("PNG", "PPM")  # whose mode I means 16 bits
             if image.getexif().get(ORIENTATION, 1) != 1:
                 image = ImageOps.exif_transpose(image)
-            return np.asarray(_rgb(image, name, wide))
+            return np.array(_rgb(image, name, wide))  # a copy: Pillow's own buffer is read-only
     except InputError:
         raise
     except Image.DecompressionBombError:
@@ -153,7 +153,7 @@ def prepare(pixels: Pixels, preprocess: Preprocess, *, channels: int = 3) -> Pla
         image = image.resize((columns, rows), RESAMPLING[preprocess.interpolation])
         pixels = np.asarray(image).reshape(rows, columns, channels)
     cut = _centre(pixels, height, width)
-    return np.array(cut.transpose(2, 0, 1), order="C")  # a copy: what Pillow gives is read-only
+    return np.array(cut.transpose(2, 0, 1), order="C")
 
 
 def resized(shape: tuple[int, ...], preprocess: Preprocess) -> tuple[int, int]:

@@ -169,6 +169,32 @@ def test_cifar10_1_and_the_corruptions_of_cifar10_c(tmp_path):
             open_set(f"known:cifar10-c/{part}@{tmp_path}")
 
 
+@pytest.mark.parametrize(
+    ("pixels", "labels", "complaint"),
+    [
+        (np.zeros((2, 8, 8, 4), np.uint8), [0, 1], r"shape \(2, 8, 8, 4\), expected uint8"),
+        (np.zeros((2, 8, 8, 3)), [0, 1], "holds float64 pixels"),
+        (np.zeros((2, 8, 8, 3), np.uint8), [0], "2 pictures but 1 labels"),
+        (np.zeros((2, 8, 8, 3), np.uint8), [0, 10], r"labels 0 … 10, expected 0 … 9"),
+    ],
+)
+def test_arrays_of_a_wrong_kind_are_refused(tmp_path, pixels, labels, complaint):
+    np.save(tmp_path / "cifar10.1_v6_data.npy", pixels)
+    np.save(tmp_path / "cifar10.1_v6_labels.npy", np.array(labels))
+    with pytest.raises(InputError, match=complaint):
+        open_set(f"known:cifar10.1@{tmp_path}")
+
+
+def test_what_is_read_may_be_painted_on_without_harm(tmp_path):
+    np.save(tmp_path / "cifar10.1_v6_data.npy", np.zeros((1, 8, 8, 3), np.uint8))
+    np.save(tmp_path / "cifar10.1_v6_labels.npy", np.array([0]))
+    for spec in (f"known:cifar10.1@{tmp_path}", "sample:cifar10"):
+        opened = open_set(spec)
+        before = opened.read(0).copy()
+        opened.read(0)[:] = 77
+        assert np.array_equal(opened.read(0), before)
+
+
 WNIDS = [imagenet()[i].wnid for i in (0, 30, 207, 281, 404, 999)]  # tench, bullfrog, retriever …
 
 

@@ -139,6 +139,7 @@ def test_a_model_in_another_order_gets_the_same_groups_of_names():
         ("cars", "automobile", "alias"),
         ("bus", "bus", "exact"),
         ("lorries", "truck", "alias"),
+        ("CHA\u0302TEAU", "ch\u00e2teau", "spelling"),  # accent as a sign of its own
     ],
 )
 def test_names_are_matched_as_people_spell_them(data_class, model_class, how):
@@ -151,6 +152,7 @@ def test_names_are_matched_as_people_spell_them(data_class, model_class, how):
         "pine_tree",
         "box",
         "bus",
+        "château",
     )
     row = match_classes(names, [data_class]).rows[0]
     assert (row.model_class, row.how) == (model_class, how)

@@ -32,7 +32,7 @@ class ReadArray:
     pixels: np.ndarray
 
     def __call__(self, i: int) -> Pixels:
-        image = np.asarray(self.pixels[i])
+        image = np.array(self.pixels[i])  # a copy, so that nobody paints on the data
         return np.repeat(image[..., None], 3, axis=2) if image.ndim == 2 else image
 
 

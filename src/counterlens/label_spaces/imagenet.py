@@ -10,6 +10,7 @@ dog, buses and tanks as truck, so that what is left over shows none of the ten.
 
 import functools
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -67,12 +68,13 @@ def by_name() -> dict[str, tuple[int, ...]]:
 
 
 def plain(name: str) -> str:
-    """A name without case, accents of spelling or signs between its words.
+    """A name without case, signs between its words or ways to encode its letters.
 
     >>> plain("Great_White-Shark")
     'great white shark'
     """
-    return " ".join(re.sub(r"[\W_]+", " ", name.casefold()).split())
+    folded = unicodedata.normalize("NFKC", name).casefold()
+    return " ".join(re.sub(r"[\W_]+", " ", folded).split())
 
 
 def imagenet_index(classes: Sequence[str]) -> tuple[int, ...] | None:
