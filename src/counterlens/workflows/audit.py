@@ -15,7 +15,7 @@ from counterlens import doctor, metrics
 from counterlens.classifier import Classifier
 from counterlens.data import name_of, open_set
 from counterlens.errors import InputError
-from counterlens.images import ImageSet
+from counterlens.images import ImageSet, fitting_size
 from counterlens.models import load
 from counterlens.models.weights import weights_hash
 from counterlens.predict import predict
@@ -122,7 +122,7 @@ def _audit(settings: Settings, folder: Path, *, resume: bool, quiet: bool) -> Ru
     classifier = load(
         settings.model, device=settings.device, trust_remote_code=settings.trust_remote_code
     )
-    size, channels = classifier.preprocess.size, classifier.channels
+    size, channels = fitting_size(classifier.preprocess), classifier.channels
 
     def opened(spec: str) -> ImageSet:
         return open_set(

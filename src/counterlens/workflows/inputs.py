@@ -96,7 +96,7 @@ def open_pictures(
 
 def _chosen(text: str, classifier: Classifier, limit: int | None, seed: int) -> ImageSet:
     """The part of a set that a text names."""
-    size, channels = classifier.preprocess.size, classifier.channels
+    size, channels = images.fitting_size(classifier.preprocess), classifier.channels
     spec, sign, place = text.rpartition("#")
     if not sign or (re.fullmatch(r"hf:[^#]+", spec) and not _is_place(place)):
         if Path(text).suffix.lower() in images.SUFFIXES:
