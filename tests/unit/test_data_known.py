@@ -3,6 +3,7 @@
 import gzip
 import pickle
 import struct
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -418,3 +419,10 @@ def test_a_root_without_the_layout_says_what_is_expected(tmp_path, name):
         open_set(f"known:{name}")
     with pytest.raises(InputError, match=r"does not exist.*ROOT holds"):
         open_set(f"known:{name}@{tmp_path / 'gone'}")
+
+
+def test_the_page_on_data_lists_every_known_set_with_its_layout():
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "bring-your-data.md").read_text()
+    for name, known in KNOWN.items():
+        assert f"| `{name}` |" in page and f"| {known.layout} |" in page
+        assert all(f"`{part}`" in page for part in known.parts)
