@@ -246,6 +246,15 @@ def test_worries_need_the_whole_interval_beyond_the_limit(tmp_path: Path) -> Non
     assert titles(run) == ["It does not notice x"]
 
 
+def test_guessing_is_called_guessing(tmp_path: Path) -> None:
+    run = Run.create(tmp_path / "r", "audit", {})
+    run.note(classes=10)
+    run.add_numbers({"accuracy.top1": Number(0.1, 900, 0.08, 0.12, "p")})
+    assert titles(run) == ["Hardly better than guessing"]
+    run.add_numbers({"accuracy.top1": Number(0.3, 900, 0.28, 0.32, "p")})
+    assert titles(run) == []
+
+
 def test_a_temperature_that_mends_makes_the_worry_less_grave(tmp_path: Path) -> None:
     run = Run.create(tmp_path / "r", "audit", {})
     run.write_table(

@@ -10,6 +10,7 @@ from counterlens.report.blocks import (
     Cell,
     Column,
     Figure,
+    Protocols,
     Row,
     Section,
     Table,
@@ -19,13 +20,14 @@ from counterlens.report.blocks import (
 from counterlens.report.parts import (
     digits,
     galleries,
+    number_cell,
     number_list,
     number_matrix,
     status_badge,
     trust_badge,
 )
 from counterlens.runs import Number, Run
-from counterlens.runs.keys import meaning, reasons, show, show_interval
+from counterlens.runs.keys import SCALED, meaning, reasons, show, show_interval
 
 TABLES = (
     "per_class",
@@ -199,17 +201,38 @@ def _confusion_table(rows: Sequence[Mapping[str, Any]]) -> Table:
 
 def _confidence(run: Run, numbers: Mapping[str, Number]) -> Section:
     blocks: list[Block] = []
-    found = _area(numbers, "calibration", "selective")
-    if found:
-        blocks.append(number_list(found, caption="Calibration and selective answering"))
     figures = _reliability(run.table("reliability"))
     rates = sorted((row["rate"], row["accuracy"]) for row in run.table("response_rate"))
     if rates:
         figures.append(_response(rates))
     if figures:
         blocks.append(Row(figures, small=True))
+    blocks += _calibration(_area(numbers, "calibration", "selective"))
     lead = "Whether its confidence can be believed, and what it gains by declining to answer."
     return Section("confidence", "Confidence", blocks, lead)
+
+
+def _calibration(found: Mapping[str, Number]) -> list[Block]:
+    """Each error as it is and after temperature, side by side."""
+    if not found:
+        return []
+    plain = [k for k in found if not k.endswith(SCALED)]
+    scaled = any(k.endswith(SCALED) for k in found)
+    rows = []
+    for key in plain:
+        cells = [number_cell(key, found[key])]
+        if scaled:
+            after = found.get(key + SCALED)
+            cells.append(number_cell(key, after) if after else Cell("", tone="muted"))
+        rows.append([Cell(meaning(key).label, sub=key), *cells])
+    columns = [Column("Number"), Column("As it is", numeric=True)]
+    if scaled:
+        columns.append(Column("After temperature", numeric=True))
+    told = [(meaning(key).label, number.protocol) for key, number in found.items()]
+    return [
+        Table("Calibration and selective answering", columns, rows, quiet=True),
+        Protocols(told),
+    ]
 
 
 def _reliability(rows: Sequence[Mapping[str, Any]]) -> list[Figure]:

@@ -215,5 +215,5 @@ class Page:
     rules: Sequence[str] = ()
     gates: Table | None = None
     verdict: Badge | None = None
-    notices: Sequence[str] = field(default_factory=tuple)
+    notices: Sequence[Badge] = field(default_factory=tuple)
     version: str = ""

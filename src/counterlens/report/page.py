@@ -92,13 +92,14 @@ def _verdict(run: Run) -> Badge | None:
     return Badge("the gate passed" if len(gates) == 1 else f"all {len(gates)} gates passed", "good")
 
 
-def _notices(run: Run) -> list[str]:
-    notices = [str(row["note"]) for row in run.table("notes")]
+def _notices(run: Run) -> list[Badge]:
+    """Things to know before reading: warnings first, then remarks on the data."""
+    notices = [Badge(str(row["note"]), "warn") for row in run.table("notes")]
     noted = run.manifest.get("notes")
     for name, lines in noted.items() if isinstance(noted, dict) else ():
-        notices += [f"{name}: {line}" for line in lines]
+        notices += [Badge(f"{name}: {line}") for line in lines]
     if "error" in run.manifest:
-        notices.append(f"This run ended with an error: {run.manifest['error']}")
+        notices.insert(0, Badge(f"This run ended with an error: {run.manifest['error']}", "bad"))
     return notices
 
 

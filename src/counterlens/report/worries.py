@@ -19,10 +19,12 @@ WORST_AUROC_LOW = 0.50
 GAP_HIGH = 0.10
 SHAPE_LOW = 0.50
 FEW = 200
+GUESSES = 2.0
 
 RULES = (
     "The doctor failed or warned; a gate failed; an attack result is not trusted.",
     f"Calibration error above {ECE_HIGH:.0%}; less grave where a temperature mends it.",
+    f"Accuracy below {GUESSES:g} times that of guessing.",
     "A class whose whole interval lies below the interval of the overall accuracy.",
     f"OOD: AUROC below {AUROC_LOW:.0%}, mean confidence above {MMC_HIGH:.0%}, "
     f"worst-case AUROC below {WORST_AUROC_LOW:.0%}.",
@@ -39,6 +41,7 @@ def worries(run: Run) -> list[Worry]:
     found = [
         *_doctor(run.table("doctor")),
         *_gates(run.table("gates")),
+        *_guessing(numbers, run.manifest.get("classes")),
         *_trust(numbers),
         *_robust(numbers),
         *_calibration(numbers, run.table("reliability")),
@@ -66,6 +69,16 @@ def _gates(rows: Sequence[Mapping[str, Any]]) -> Iterator[Worry]:
             "A release gate failed" if len(failed) == 1 else f"{len(failed)} release gates failed"
         )
         yield Worry("act", title, ", ".join(failed), "gates")
+
+
+def _guessing(numbers: Mapping[str, Number], classes: object) -> Iterator[Worry]:
+    top = numbers.get("accuracy.top1")
+    if top and isinstance(classes, int) and _high(top) < GUESSES / classes:
+        text = (
+            f"{_told('accuracy.top1', top)} of the answers are right; guessing among {classes} "
+            f"classes gives {show(1 / classes, 'share')}. See the doctor and the class matching."
+        )
+        yield Worry("act", "Hardly better than guessing", text, "accuracy")
 
 
 def _trust(numbers: Mapping[str, Number]) -> Iterator[Worry]:
@@ -120,16 +133,13 @@ def _ood(numbers: Mapping[str, Number]) -> Iterator[Worry]:
             by_metric.setdefault(m.metric, {})[m.subject] = number
     aurocs, passed = by_metric.get("auroc", {}), by_metric.get("fpr95", {})
     unseen = {name: n for name, n in aurocs.items() if _high(n) < AUROC_LOW}
-    for name, number in unseen.items():
-        slips = (
-            f" If it accepts 95 % of its own data, {_told('ood.fpr95', passed[name])} of {name} "
-            "slips through."
-            if name in passed
-            else ""
-        )
-        told = _told("ood.auroc", number)
-        text = f"Confidence tells {name} from its own data with AUROC {told}.{slips}"
-        yield Worry("act", f"It does not notice {name}", text, "ood")
+    if unseen:
+        text = f"How well confidence tells them apart (AUROC): {_listed('ood.auroc', unseen)}."
+        worst = max((n for n in unseen if n in passed), key=lambda n: _low(passed[n]), default=None)
+        if worst is not None:
+            slips = _told("ood.fpr95", passed[worst])
+            text += f" If it accepts 95 % of its own data, {slips} of {worst} slips through."
+        yield Worry("act", f"It does not notice {_names(unseen)}", text, "ood")
     sure = {
         name: n
         for name, n in by_metric.get("mmc", {}).items()
@@ -137,13 +147,18 @@ def _ood(numbers: Mapping[str, Number]) -> Iterator[Worry]:
     }
     if sure:
         text = f"Mean confidence on pictures of nothing it knows: {_listed('ood.mmc', sure)}."
-        yield Worry("watch", f"Too sure about {', '.join(sure)}", text, "ood")
-    worst = {
+        yield Worry("watch", f"Too sure about {_names(sure)}", text, "ood")
+    fooled = {
         n: v for n, v in by_metric.get("worst_auroc", {}).items() if _high(v) < WORST_AUROC_LOW
     }
-    if worst:
-        text = f"After a small attack on them AUROC falls: {_listed('ood.worst_auroc', worst)}."
+    if fooled:
+        text = f"After a small attack on them AUROC falls: {_listed('ood.worst_auroc', fooled)}."
         yield Worry("watch", "Foreign pictures can be made to look familiar", text, "ood")
+
+
+def _names(numbers: Mapping[str, Number]) -> str:
+    names = list(numbers)
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def _listed(key: str, numbers: Mapping[str, Number]) -> str:

@@ -76,7 +76,7 @@ _KNOWN: dict[str, tuple[str, Unit, Better, float | None]] = {
     "bias.shape": ("Shape bias", "share", "", None),
     "bias.background_gap": ("Background gap", "share", "down", None),
 }
-_SCALED = "_scaled"  # the same metric after temperature
+SCALED = "_scaled"  # the same metric after temperature
 
 
 def meaning(key: str) -> Meaning:
@@ -90,7 +90,7 @@ def meaning(key: str) -> Meaning:
     """
     area, *middle, metric = key.split(".") if "." in key else ("", key)
     subject = ".".join(middle)
-    base = metric.removesuffix(_SCALED)
+    base = metric.removesuffix(SCALED)
     stage = " after temperature" if base != metric else ""
     known = _KNOWN.get(f"{area}.{base}")
     if area == "paired":
