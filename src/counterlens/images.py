@@ -130,8 +130,8 @@ def prepare(pixels: Pixels, preprocess: Preprocess, *, channels: int = 3) -> Pla
     """Turn a picture of any size into a classifier's input, uint8 channels × height × width.
 
     The same pixels as timm's and torchvision's evaluation transforms: shorter side resized to
-    size / crop, centre cut out; or squashed where crop is None. A picture that already fits is
-    passed on untouched.
+    size / crop, centre cut out; or squashed, where crop is None or `squash` says so. A picture
+    that already fits is passed on untouched.
     """
     height, width = preprocess.size
     if channels not in (1, 3):
@@ -196,7 +196,7 @@ def resize(pixels: Pixels, size: tuple[int, int], interpolation: Interpolation) 
     if pixels.shape[:2] == size:
         return pixels
     image = Image.fromarray(pixels).resize((size[1], size[0]), RESAMPLING[interpolation])
-    return np.asarray(image)
+    return np.array(image)
 
 
 def to_pixels(image: AnyImage) -> Pixels:

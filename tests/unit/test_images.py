@@ -64,6 +64,11 @@ def test_squashing_and_oblong_inputs_match_timm(shape):
     )
     ours = images.prepare(pixels, Preprocess((64, 48), None, "bicubic"))
     assert np.array_equal(ours, squash(Image.fromarray(pixels)).numpy())
+    squash = create_transform(
+        (3, 64, 64), crop_pct=0.9, crop_mode="squash", interpolation="bicubic", normalize=False
+    )
+    ours = images.prepare(pixels, Preprocess((64, 64), 0.9, "bicubic", squash=True))
+    assert np.array_equal(ours, squash(Image.fromarray(pixels)).numpy())
     oblong = create_transform((3, 64, 48), crop_pct=0.9, normalize=False, interpolation="bilinear")
     ours = images.prepare(pixels, Preprocess((64, 48), 0.9, "bilinear"))
     assert np.array_equal(ours, oblong(Image.fromarray(pixels)).numpy())
