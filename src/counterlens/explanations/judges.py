@@ -26,7 +26,8 @@ SMOOTH = 0.5
 EVIDENCE, NOISE, SHORT = "class evidence", "noise", "not reached"
 
 RULE = (
-    "not reached: the model's own top answer is not the target. Else, with second classifiers: "
+    "Verdicts. Not reached: the model's own top answer is not the target. Else, with second "
+    "classifiers: "
     "class evidence if more than half of them answer the target too, noise if not. "
     "Without any: class evidence if neighbouring pixels changed alike (smoothness of at least "
     f"{SMOOTH}), noise if not; that is a hint, no proof."

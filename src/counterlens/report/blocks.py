@@ -137,6 +137,18 @@ class Strip:
 
 
 @dataclass(frozen=True)
+class Slider:
+    """Two pictures of one size, one drawn over the other up to a line that the reader moves."""
+
+    kind: ClassVar[str] = "slider"
+    title: str
+    before: Picture
+    after: Picture
+    change: Picture | None = None
+    facts: Sequence[tuple[str, str]] = ()
+
+
+@dataclass(frozen=True)
 class Protocols:
     """How the numbers above were measured."""
 
@@ -163,7 +175,7 @@ class Code:
     copy: bool = False
 
 
-Block = Table | Figure | Row | Gallery | Strip | Protocols | Text | Code
+Block = Table | Figure | Row | Gallery | Strip | Slider | Protocols | Text | Code
 
 
 @dataclass(frozen=True)

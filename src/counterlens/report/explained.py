@@ -1,22 +1,23 @@
-"""Explanations: each picture beside what was made of it, in strips, one per target."""
+"""Explanations: each picture beside what was made of it, in strips and under a slider."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from counterlens.report.blocks import Badge, Block, Picture, Section, Strip
+from counterlens.report.blocks import Badge, Block, Gallery, Picture, Section, Slider, Strip
 from counterlens.report.parts import embed, number_matrix, plain_table
 from counterlens.runs import Run
 from counterlens.runs.keys import show, subject_words
 
-TABLES = ("counterfactuals", "maps", "edits")
+TABLES = ("counterfactuals", "maps", "edits", "neurons")
 STRIPS = 24  # the rest is in the table and in the run folder
 WIDE = 16
 _AREAS = ("counterfactual",)
-_HIDDEN = ("original", "image", "difference", "heat", "opinions")
+_HIDDEN = ("original", "image", "difference", "heat", "map", "opinions", "votes")
 _TITLES = {
     "counterfactuals": "What would have to change",
     "maps": "Where it looks",
     "edits": "What makes it change its mind",
+    "neurons": "What drives its units",
 }
 
 
@@ -36,7 +37,7 @@ def sections(run: Run) -> list[Section]:
         )
         if name == "counterfactuals" and matrix:
             blocks += matrix
-        blocks += _strips(run, rows)
+        blocks += _units(run, rows) if name == "neurons" else _strips(run, rows)
         text = [{k: v for k, v in row.items() if k not in _HIDDEN} for row in rows]
         blocks += plain_table("all rows", text, drawn=False)
         made.append(Section(name, _TITLES[name], blocks, _lead(run, name)))
@@ -51,26 +52,80 @@ def _lead(run: Run, name: str) -> str:
     return ""
 
 
-def _strips(run: Run, rows: Sequence[Mapping[str, Any]]) -> list[Strip]:
-    groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+def _strips(run: Run, rows: Sequence[Mapping[str, Any]]) -> list[Block]:
+    groups: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
     for row in rows:
-        groups.setdefault(
-            (str(row["id"]), str(row.get("target", row.get("family", "")))), []
-        ).append(row)
-    strips = []
-    for number, ((name, target), part) in enumerate(list(groups.items())[:STRIPS], 1):
+        target = str(row.get("target", row.get("family", "")))
+        groups.setdefault((str(row["id"]), str(row.get("model", "")), target), []).append(row)
+    strips: list[Block] = []
+    for number, ((name, model, target), part) in enumerate(list(groups.items())[:STRIPS], 1):
         first = part[0]
         start = _original(run, first)
         pictures = [p for p in (start, *(_made(run, row) for row in part[:WIDE])) if p]
         known = f", really {first['label']}" if first.get("label") else ""
         sure = show(first.get("confidence"), "share")
-        told = f"{name}: {first['predicted']} {sure}{known}"
+        told = f"{name}: {first['predicted']} {sure}{known}{f', {model}' if model else ''}"
         towards = f"towards {target}" if "target" in first else target
         anchor = (
             f"strip-{number}-{len(pictures)}-{''.join(c if c.isalnum() else '-' for c in target)}"
         )
         strips.append(Strip(towards, told, pictures, anchor))
+        slider = _slider(run, part[-1]) if "after" in first else None
+        strips += [slider] if slider else []
     return strips
+
+
+def _slider(run: Run, row: Mapping[str, Any]) -> Slider | None:
+    """The picture under the one that the largest budget made, with what is known about it."""
+    before, after = embed(run, row.get("original")), embed(run, row.get("image"))
+    if before is None or after is None:
+        return None
+    target = row["target"]
+    facts = [
+        ("Confidence before", f"{target} {show(row['before'], 'share')}"),
+        ("Confidence after", f"{target} {show(row['after'], 'share')}"),
+        ("Distance", f"{row['distance']:.4g} of {row['radius']:.4g} ({row['norm']})"),
+        ("Changed pixels", f"{row['changed']:,}"),
+        ("Smoothness of the change", f"{row['smoothness']:.2f}"),
+    ]
+    facts += [
+        (f"{one['judge']} says", f"{one['answer']}; {target} {show(one['after'], 'share')}")
+        for one in row.get("opinions", ())
+    ]
+    if row.get("verdict"):
+        facts.append(("Verdict", str(row["verdict"])))
+    change = embed(run, row.get("difference"))
+    return Slider(
+        f"{row['id']} towards {target}",
+        Picture(before[0], f"{row['id']} as it is", "before", pixelated=before[1]),
+        Picture(after[0], f"{row['id']} changed towards {target}", "after"),
+        Picture(change[0], "The change, grey where there is none", "the change, scaled up")
+        if change
+        else None,
+        facts,
+    )
+
+
+def _units(run: Run, rows: Sequence[Mapping[str, Any]]) -> list[Block]:
+    """Pictures of units: made from nothing first, then from real pictures."""
+    blocks: list[Block] = []
+    for how in dict.fromkeys(str(row["how"]) for row in rows):
+        pictures = []
+        for row in (row for row in rows if row["how"] == how):
+            votes = ", ".join(str(vote["class"]) for vote in row.get("votes", ()))
+            told = f"speaks for {votes}" if votes else ""
+            value = f"{row['start']:.2f} → {row['activation']:.2f}"
+            for key, word in (("original", "as it is"), ("map", "where"), ("image", value)):
+                found = embed(run, row.get(key))
+                if found:
+                    alt = f"{row['name']}, {how}: {word}. {told}"
+                    number = len(pictures) + 1
+                    pictures.append(
+                        Picture(found[0], alt, str(row["name"]), word, told, found[1], number)
+                    )
+        name = f"units-{how.replace(' ', '-')}"
+        blocks.append(Gallery(how.capitalize(), pictures[:STRIPS], name))
+    return blocks
 
 
 def _original(run: Run, row: Mapping[str, Any]) -> Picture | None:

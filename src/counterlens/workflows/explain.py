@@ -184,15 +184,19 @@ def _check(
 
 
 def _explained(job: Job) -> list[str]:
-    """Sentences on targets that a reader could stumble over."""
+    """A sentence on targets that a reader could stumble over."""
     same = [
-        f"{name}: {job.classifier.classes[t]} is already the answer, so the change shows what "
-        "would make the model surer of it."
+        f"{job.classifier.classes[t]} ({name})"
         for name, wanted, row in zip(job.pictures.ids, job.targets, job.probs, strict=True)
         for t in wanted
-        if t == int(row.argmax()) and len(wanted) < len(job.classifier.classes)
+        if t == int(row.argmax())
     ]
-    return same[:10]
+    if not same:
+        return []
+    some = ", ".join(same[:3]) + (f" and {len(same) - 3} more" if len(same) > 3 else "")
+    return [
+        f"Already the answer: {some}. There the change shows what would make the model surer of it."
+    ]
 
 
 def _short(ids: Sequence[str]) -> str:

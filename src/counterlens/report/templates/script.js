@@ -50,6 +50,12 @@
     text.before(button);
   }
 
+  for (const range of document.querySelectorAll(".slider input")) {
+    const move = () => range.closest(".slider").style.setProperty("--at", `${range.value}%`);
+    range.addEventListener("input", move);
+    move();
+  }
+
   document.addEventListener("keydown", (event) => {
     const open = document.querySelector("figure.picture:target");
     if (event.key === "Escape" && open) {
