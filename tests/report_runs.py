@@ -158,7 +158,7 @@ def _ood(run: Run, sets: dict[str, tuple[np.ndarray, np.ndarray]], worst: float)
         sure = softmax(logits / 1.7).max(1)
         counts, _ = np.histogram(sure, edges)
         rows += [
-            {"set": name, "bin_low": a, "bin_high": b, "share": c / len(sure), "n": len(sure)}
+            {"set": name, "bin_low": a, "bin_high": b, "share": c / len(sure), "n": c}
             for a, b, c in zip(edges, edges[1:], counts, strict=False)
         ]
         if name == "cifar10":

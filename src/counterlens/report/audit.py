@@ -1,6 +1,7 @@
 """The sections of an audit: accuracy, confidence, out-of-distribution, robustness, bias, doctor."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from counterlens.report import attacks, plots
@@ -216,18 +217,20 @@ def _calibration(found: Mapping[str, Number]) -> list[Block]:
     """Each error as it is and after temperature, side by side."""
     if not found:
         return []
-    plain = [k for k in found if not k.endswith(SCALED)]
+    plain = sorted((k for k in found if not k.endswith(SCALED)), key=lambda k: "temperature" in k)
     scaled = any(k.endswith(SCALED) for k in found)
     rows = []
     for key in plain:
-        cells = [number_cell(key, found[key])]
+        cells = [replace(number_cell(key, found[key]), more="")]
         if scaled:
             after = found.get(key + SCALED)
-            cells.append(number_cell(key, after) if after else Cell("", tone="muted"))
-        rows.append([Cell(meaning(key).label, sub=key), *cells])
+            cells.append(replace(number_cell(key, after), more="") if after else Cell(""))
+        count = Cell(f"{found[key].n:,}", sort=found[key].n)
+        rows.append([Cell(meaning(key).label, sub=key), *cells, count])
     columns = [Column("Number"), Column("As it is", numeric=True)]
     if scaled:
         columns.append(Column("After temperature", numeric=True))
+    columns.append(Column("n", numeric=True))
     told = [(meaning(key).label, number.protocol) for key, number in found.items()]
     return [
         Table("Calibration and selective answering", columns, rows, quiet=True),
@@ -327,7 +330,7 @@ def _histogram(
     legend = [(plots.swatch(1, "bar s1"), name)]
     if reference:
         legend.append((plots.swatch(0, "outline"), "its own data" if inside == "in" else inside))
-    n = max((row.get("n") or 0 for row in rows), default=0)
+    n = sum(row.get("n") or 0 for row in rows)
     return Figure(name, svg, f"n = {n:,}" if n else "", legend)
 
 

@@ -2,7 +2,7 @@
 
 from counterlens.report.parts import digits
 from counterlens.runs import Run
-from counterlens.runs.keys import meaning, show, show_interval, verdict
+from counterlens.runs.keys import meaning, model_words, show, show_interval, verdict
 
 _SKIP = ("ece_common", "rms_paper", "top1_all")
 
@@ -17,7 +17,7 @@ def model_card(run: Run) -> str:
     lines = [
         "## Evaluation",
         "",
-        f"`{model}` on `{data}`, audited with counterlens {version} ({day}).",
+        f"`{model_words(str(model))}` on `{data}`, audited with counterlens {version} ({day}).",
         "",
         "| measure | value | 95 % interval | n | protocol |",
         "|---|---:|---:|---:|---|",

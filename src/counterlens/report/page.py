@@ -11,6 +11,7 @@ from counterlens.report.card import model_card
 from counterlens.report.parts import number_list, plain_table
 from counterlens.report.worries import RULES, worries
 from counterlens.runs import Run
+from counterlens.runs.keys import model_words
 
 
 def page(run: Run) -> Page:
@@ -46,7 +47,7 @@ def _title(run: Run, manifest: Mapping[str, Any]) -> str:
     if manifest["command"] == "compare":
         return f"{len(run.table('models'))} models compared"
     model = manifest.get("model") or settings.get("model") or settings.get("recipe")
-    return str(model) if isinstance(model, str) and model else run.folder.name
+    return model_words(model) if isinstance(model, str) and model else run.folder.name
 
 
 def _subtitle(manifest: Mapping[str, Any]) -> str:

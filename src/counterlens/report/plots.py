@@ -179,7 +179,7 @@ def dots(
     xs = (max(0.0, low - room) if low >= 0 else low - room, high + room)
     if percent and high <= 1.0:
         xs = (xs[0], min(xs[1], 1.0))
-    frame = Frame(width=270, height=46 + 36 * len(rows), left=8, bottom=28, top=8, xs=xs)
+    frame = Frame(width=270, height=46 + 40 * len(rows), left=8, bottom=28, top=8, xs=xs)
     parts = []
     floor = frame.height - frame.bottom
     for value in ticks(*xs, 4):
@@ -187,8 +187,8 @@ def dots(
         parts.append(_path([(x, frame.top), (x, floor)], "grid"))
         parts.append(_text(x, floor + 17, _tick(value, percent), "tick", "middle"))
     for index, (name, value, lower, upper, failing) in enumerate(rows):
-        y = frame.top + 36 * index + 26
-        parts.append(_text(frame.left, y - 10, _short(name), "tick"))
+        y = frame.top + 40 * index + 30
+        parts.append(_text(frame.left, y - 12, _short(name), "tick"))
         if lower is not None and upper is not None:
             parts.append(_path([(frame.x(lower), y), (frame.x(upper), y)], "whisker"))
         kind = "dot hollow" if failing else "dot"

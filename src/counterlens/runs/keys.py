@@ -125,6 +125,20 @@ def subject_words(area: str, subject: str) -> str:
     return f"{sign} {radius.replace('_', '/')}" if radius else sign
 
 
+def model_words(spec: str) -> str:
+    """A model's spec for a heading: long paths are cut to their last pieces.
+
+    >>> model_words("timm:resnet18@/data/weights/r18.pth"), model_words("zoo:cifar10-plain")
+    ('timm:resnet18@r18.pth', 'zoo:cifar10-plain')
+    >>> model_words("/data/runs/three/model"), model_words("hf:org/name")
+    ('three/model', 'hf:org/name')
+    """
+    name, at, weights = spec.partition("@")
+    if name.count("/") > 1:
+        name = "/".join(name.rstrip("/").split("/")[-2:])
+    return name + at + weights.rsplit("/", 1)[-1]
+
+
 def show(value: float | None, unit: Unit = "plain", *, digits: int = 1) -> str:
     """A value as text: shares in per cent, the rest with four significant figures.
 

@@ -14,7 +14,7 @@ from typing import Any
 from counterlens.errors import InputError
 from counterlens.report import render
 from counterlens.runs import Number, Run, kept_logits, key_part, new_folder
-from counterlens.runs.keys import meaning, show, verdict
+from counterlens.runs.keys import meaning, model_words, show, verdict
 from counterlens.workflows import pairs
 
 RULE = (
@@ -66,7 +66,7 @@ def model_names(runs: Sequence[Run]) -> list[str]:
     for run in runs:
         facts = run.manifest
         model = facts.get("model") or facts["settings"].get("model") or run.folder.name
-        names.append(str(model if isinstance(model, str) else run.folder.name))
+        names.append(model_words(model) if isinstance(model, str) else run.folder.name)
     return [
         name if names.count(name) == 1 else f"{name} ({run.folder.name})"
         for name, run in zip(names, runs, strict=True)
