@@ -1,0 +1,1 @@
+"""Explanations: one method per file."""
