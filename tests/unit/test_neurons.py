@@ -31,7 +31,7 @@ def stripes() -> Classifier:
 
 def test_a_picture_shows_what_its_unit_likes():
     model = stripes()
-    made = neuron_pictures(model, [0, 1, 2], steps=60)
+    made = neuron_pictures(model, [0, 1, 2], steps=80)
     left, top, red = made.images
     assert left[..., : SIDE // 2].mean() > left[..., SIDE // 2 :].mean() + 0.3
     assert top[:, : SIDE // 2].mean() > top[:, SIDE // 2 :].mean() + 0.3
