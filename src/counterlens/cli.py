@@ -407,15 +407,25 @@ def main() -> NoReturn:
         sys.exit(130)
     except Exception:
         text = traceback.format_exc()
-        kept = Path(os.environ.get("COUNTERLENS_CRASH", "counterlens-crash.txt"))
-        try:
-            kept.write_text(text, encoding="utf-8")
-        except OSError:
-            kept = Path("(could not be written)")
         sys.stderr.write(text)
-        _say(f"crash: this is a defect of counterlens. The traceback is in {kept}.", red=True)
+        _say(f"crash: this is a defect of counterlens.{_keep_crash(text)}", red=True)
         sys.exit(70)
     sys.exit(0)
+
+
+def _keep_crash(text: str) -> str:
+    """Keep a traceback in the run that was being written, if there was one."""
+    from counterlens.runs import latest
+
+    run = latest()
+    if run is None:
+        return ""
+    path = run.folder / "crash.txt"
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError:
+        return ""
+    return f" The traceback is kept in {path}."
 
 
 def _say(text: str, *, red: bool) -> None:

@@ -7,7 +7,7 @@ from counterlens.runs.files import append_line, atomic, read_json, write_json, w
 from counterlens.runs.gates import Gate, GateResult, check_gates, parse_gate
 from counterlens.runs.kept import Kept, keep_logits, kept_logits
 from counterlens.runs.number import Number, key_part
-from counterlens.runs.run import Run, new_folder
+from counterlens.runs.run import Run, latest, new_folder
 
 __all__ = [
     "Gate",
@@ -21,6 +21,7 @@ __all__ = [
     "keep_logits",
     "kept_logits",
     "key_part",
+    "latest",
     "new_folder",
     "parse_gate",
     "read_json",

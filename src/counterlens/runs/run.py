@@ -45,6 +45,7 @@ class Run:
         With `resume`, an unfinished run of the same command and settings is continued.
         """
         run = cls(Path(folder))
+        _latest[:] = [run]
         wanted = json.loads(json.dumps(dict(settings), default=str))
         if (run.folder / "run.json").exists():
             run._allow(command, wanted, resume)
@@ -156,6 +157,14 @@ class Run:
         self.note(finished=_now())
         shutil.rmtree(self.folder / "state", ignore_errors=True)
         write_text(self.folder / "DONE", _now() + "\n")
+
+
+_latest: list[Run] = []
+
+
+def latest() -> Run | None:
+    """The run this process wrote to last: where a crash leaves its traceback."""
+    return _latest[-1] if _latest else None
 
 
 def new_folder(command: str, name: str, *, root: Path = Path("runs")) -> Path:

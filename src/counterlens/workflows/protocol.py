@@ -31,7 +31,8 @@ class Protocol:
     @property
     def classes(self) -> tuple[str, ...]:
         """Names of the columns of `logits(…)`."""
-        return self.matching.map.classes
+        map_ = self.matching.map
+        return (*map_.classes, "none of these") if map_.rule == "argmax" else map_.classes
 
     @property
     def known(self) -> Bool[np.ndarray, "n"]:
@@ -131,15 +132,10 @@ def _words(matching: Matching, outputs: int) -> str:
 
 
 def _by_answer(outputs: Logits, mapping: tuple[int, ...], classes: int) -> Logits:
-    """Log of the probability each group holds; an answer in no group leaves its row undecided.
+    """The highest logit of each group, and in a last column that of the classes in no group.
 
-    The group of the arg-max class gets the whole probability of that class on top of all others,
-    so that the arg-max over groups is the group of the arg-max class.
+    The arg-max over these columns is the group of the arg-max class, exactly.
     """
-    probs = outputs.double().softmax(1)
-    best, answer = probs.max(1)
-    group = torch.tensor(mapping, device=outputs.device)[answer]
-    scores = ((1 - best) / classes).clamp_min(1e-300).unsqueeze(1).repeat(1, classes)
-    found = group >= 0
-    scores[found, group[found]] = best[found]
-    return scores.log()
+    place = torch.tensor([g if g >= 0 else classes for g in mapping], device=outputs.device)
+    highest = outputs.new_full((len(outputs), classes + 1), -1e30)
+    return highest.scatter_reduce(1, place.expand_as(outputs), outputs, "amax")
