@@ -194,7 +194,7 @@ PARTS: dict[str, tuple[Callable[..., dict[str, float]], Callable[..., dict[str, 
 
 def measure(part: str, world: str, n: int, repeats: int, seed: int) -> Iterator[dict[str, object]]:
     """Rows of coverage: share of intervals that hold the truth, and on which side they miss."""
-    rng = np.random.default_rng([seed, n])
+    rng = np.random.default_rng([seed, n, list(PARTS).index(part), list(WORLDS).index(world)])
     truth_of, numbers_of = PARTS[part]
     truth = truth_of(rng, n, *WORLDS[world])
     ends: dict[str, list[tuple[float, float, float]]] = {key: [] for key in truth}
