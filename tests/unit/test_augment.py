@@ -9,7 +9,9 @@ import pytest
 import torch
 from PIL import Image, ImageEnhance, ImageOps
 
-from counterlens.data import augment as A  # noqa: N812: thirteen operations are called by name
+from counterlens.data import autoaugment as A  # noqa: N812
+from counterlens.data.augment import POLICIES, augment
+from counterlens.data.batches import Draws, crop, cutout
 from counterlens.errors import InputError
 
 FILL = (125, 122, 113)
@@ -71,7 +73,7 @@ def test_every_operation_gives_the_pixels_of_the_imaging_library(name):
 def test_each_image_gets_the_operations_drawn_for_it():
     images = pictures(60)
     x = torch.from_numpy(images).permute(0, 3, 1, 2).float()
-    draws = A.Draws.make(11, len(x), x, torch.Generator().manual_seed(3))
+    draws = Draws.make(11, len(x), x, torch.Generator().manual_seed(3))
     found = A.autoaugment(x, draws, 3, FILL).permute(0, 2, 3, 1).numpy()
     changed = 0
     for i, image in enumerate(images):
@@ -89,7 +91,7 @@ def test_each_image_gets_the_operations_drawn_for_it():
 
 def test_the_whole_batch_path_of_a_gpu_gives_the_same_as_the_row_path(monkeypatch):
     x = torch.from_numpy(pictures()).permute(0, 3, 1, 2).float()
-    draws = A.Draws.make(11, len(x), x, torch.Generator().manual_seed(5))
+    draws = Draws.make(11, len(x), x, torch.Generator().manual_seed(5))
     rows = A.autoaugment(x, draws, 3, FILL)
     monkeypatch.setattr(A, "_by_rows", lambda _: False)
     assert torch.equal(A.autoaugment(x, draws, 3, FILL), rows)
@@ -98,8 +100,8 @@ def test_the_whole_batch_path_of_a_gpu_gives_the_same_as_the_row_path(monkeypatc
 def test_crop_and_cutout_against_plain_loops(rng):
     x = torch.randint(256, (5, 3, 8, 8), generator=rng).float()
     dy, dx = torch.tensor([0, 1, 4, 7, 8]), torch.tensor([8, 0, 4, 3, 1])
-    found = A.crop(x, dy, dx, 4, FILL)
-    hole = A.cutout(x, torch.tensor([0, 3, 7, 4, 2]), torch.tensor([0, 7, 3, 4, 5]), 4, FILL)
+    found = crop(x, dy, dx, 4, FILL)
+    hole = cutout(x, torch.tensor([0, 3, 7, 4, 2]), torch.tensor([0, 7, 3, 4, 5]), 4, FILL)
     for b in range(5):
         cy, cx = (0, 3, 7, 4, 2)[b], (0, 7, 3, 4, 5)[b]
         for i in range(8):
@@ -113,24 +115,24 @@ def test_crop_and_cutout_against_plain_loops(rng):
                 assert torch.equal(hole[b, :, i, j], wanted)
 
 
-@pytest.mark.parametrize("name", A.POLICIES)
+@pytest.mark.parametrize("name", POLICIES)
 def test_every_policy_is_repeatable_and_gives_images(name):
     x = torch.randint(256, (40, 3, 32, 32), generator=torch.Generator().manual_seed(1)).byte()
-    first, second = (A.augment(name, x, torch.Generator().manual_seed(7)) for _ in range(2))
+    first, second = (augment(name, x, torch.Generator().manual_seed(7)) for _ in range(2))
     assert torch.equal(first, second) and first.dtype == torch.float32
     assert first.min() >= 0 and first.max() <= 1
-    other = A.augment(name, x, torch.Generator().manual_seed(8))
+    other = augment(name, x, torch.Generator().manual_seed(8))
     assert torch.equal(first, other) == (name == "none")
 
 
 def test_digits_are_never_mirrored():
     x = torch.zeros(64, 3, 32, 32, dtype=torch.uint8)
     x[:, :, 16, 2:6] = 255  # a mark on the left half stays there: crops shift by 4 at most
-    z = A.augment("svhn", x, torch.Generator().manual_seed(0))
+    z = augment("svhn", x, torch.Generator().manual_seed(0))
     assert (z[:, :, :, 16:] == 1).sum() == 0
-    assert (A.augment("crop-flip", x, torch.Generator().manual_seed(0))[:, :, :, 16:] == 1).any()
+    assert (augment("crop-flip", x, torch.Generator().manual_seed(0))[:, :, :, 16:] == 1).any()
 
 
 def test_an_unknown_policy_is_refused_by_name():
     with pytest.raises(InputError, match="augmentation is 'imagenet21k', expected one of cifar"):
-        A.augment("imagenet21k", torch.zeros(1, 3, 8, 8, dtype=torch.uint8), None)
+        augment("imagenet21k", torch.zeros(1, 3, 8, 8, dtype=torch.uint8), None)

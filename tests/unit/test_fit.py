@@ -5,15 +5,16 @@ run that was stopped anywhere and continued with one that ran through.
 """
 
 import errno
+import signal
 from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
-from counterlens import fit as module
 from counterlens.errors import InputError, TrainingFailed
 from counterlens.fit import Average, Mixed, Plan, Player, fit
+from counterlens.fit.loop import update_seed
 
 
 def network() -> nn.Module:
@@ -103,6 +104,28 @@ def test_time_runs_out_with_everything_kept(tmp_path):
     assert [row["epoch"] for row in progress.rows] == [1, 2, 3]
 
 
+def test_a_request_to_end_keeps_the_state(tmp_path):
+    generator = torch.Generator()
+    real = make_batches(generator)
+
+    def batches(step):
+        if step == 4:
+            signal.raise_signal(signal.SIGTERM)
+        return real(step)
+
+    progress, _ = train(tmp_path, batches=batches)
+    assert progress.step == 5 and not progress.done
+    assert torch.load(tmp_path / "checkpoint.pt", weights_only=True)["progress"]["step"] == 5
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+def test_training_stops_early_when_no_judgement_is_better(tmp_path):
+    scores = iter([0.5, 0.4, 0.3, 0.9])
+    plan = Plan(steps=20, per_epoch=2, patience=2)
+    progress, _ = train(tmp_path, plan, judge=lambda net, step: {"score": next(scores)})
+    assert progress.step == 6 and progress.done and progress.best_step == 2
+
+
 def test_updates_and_average_against_a_plain_loop(tmp_path):
     _, (found,) = train(tmp_path)
     net = network()
@@ -111,7 +134,7 @@ def test_updates_and_average_against_a_plain_loop(tmp_path):
     velocity = {k: torch.zeros_like(v) for k, v in weights.items()}
     generator = torch.Generator()
     for step in range(12):
-        generator.manual_seed(module._seed(0, step, 0))
+        generator.manual_seed(update_seed(0, step, 0))
         batch = make_batches(generator)(step)
         value = loss(net, batch, step)["in"]
         grads = torch.autograd.grad(value, list(weights.values()))
@@ -201,7 +224,9 @@ def test_two_players_each_follow_their_own_loss(tmp_path):
     flat = Player(second, flat.loss, torch.optim.SGD(second.parameters(), lr=0.05))
     plan = Plan(steps=20, per_epoch=10)
     progress, nets = fit(
-        [player(first), flat], make_batches(torch.Generator().manual_seed(0)), plan=plan,
+        [player(first), flat],
+        make_batches(torch.Generator().manual_seed(0)),
+        plan=plan,
         folder=tmp_path,
     )
     assert nets == [first, second]

@@ -108,7 +108,9 @@ def test_half_clean_training_averages_its_halves(batch):
     first = {"x": batch["x"][:3], "y": batch["y"][:3]}
     second = {"x": batch["x"][3:], "y": batch["y"][3:]}
     torch.testing.assert_close(terms["clean"], 0.5 * plain_terms(net, first, 0)["in"])
-    torch.testing.assert_close(terms["in"], 0.5 * adversarial_terms(net, second, 0, near=NEAR)["in"])
+    torch.testing.assert_close(
+        terms["in"], 0.5 * adversarial_terms(net, second, 0, near=NEAR)["in"]
+    )
 
 
 def test_three_parts_share_one_forward_and_weigh_a_third_each(batch):
@@ -149,11 +151,29 @@ def test_divergence_against_torch(rng):
 def test_perturbations_of_random_strength_stay_in_their_ball(kind, batch, rng, monkeypatch):
     seen = []
     net = network()
-    net.register_forward_pre_hook(lambda module, args: seen.append(args[0]) if module.training else None)
+    net.register_forward_pre_hook(
+        lambda module, args: seen.append(args[0]) if module.training else None
+    )
     terms = random_strength_terms(net, batch, 0, kind=kind, generator=rng)
     (z,) = seen
     size = (z - batch["x"]).abs().flatten(1).amax(1)
     assert (size <= 8 / 255 + 1e-6).all() and size.std() > 0.002 and terms["in"] > 0
+
+
+@pytest.mark.parametrize("raises", ["margin", "ce"])
+def test_attacks_of_equal_steps_searched_together_find_what_each_finds_alone(batch, raises):
+    net = network(dtype=torch.float64)
+    x, out = batch["x"].double(), batch["out"].double()
+    near = Attack(Ball("l2", 0.5), ((0, 3), (10, 4)), 0.2, raises=raises)
+    calls = []
+    net.register_forward_hook(lambda module, args, _: calls.append(len(args[0])))
+    joint = inner.together(near, FAR, net, x, batch["y"], out, 0)
+    assert calls == [12] * 4  # three steps and a last look, all rows at once
+    torch.testing.assert_close(joint[0], near.near(net, x, batch["y"], 0))
+    torch.testing.assert_close(joint[1], FAR.far(net, out, 0))
+    calls.clear()
+    inner.together(near, FAR, net, x, batch["y"], out, 10)
+    assert set(calls) == {6}  # other steps, so apart
 
 
 def test_attack_steps_grow_at_their_stages():
@@ -163,7 +183,7 @@ def test_attack_steps_grow_at_their_stages():
 
 def test_a_loss_that_misses_its_out_images_says_so(batch):
     del batch["out"]
-    with pytest.raises(InputError, match="RATIO loss needs out-distribution images.*--out-data"):
+    with pytest.raises(InputError, match=r"RATIO loss needs out-distribution images.*--out-data"):
         ratio_terms(network(), batch, 0, near=NEAR, far=FAR)
 
 
@@ -241,7 +261,9 @@ def attack_in_train_mode(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def split_forward(monkeypatch: pytest.MonkeyPatch) -> None:
-    def apart(net: nn.Module, x: Tensor, y: Tensor, out: Tensor, *, out_weight: float, scale: float):
+    def apart(
+        net: nn.Module, x: Tensor, y: Tensor, out: Tensor, *, out_weight: float, scale: float
+    ):
         return {
             "in": scale * nn.functional.cross_entropy(net(x), y),
             "out": scale * out_weight * outlier_exposure.uniform_divergence_of(net(out)).mean(),

@@ -1,350 +1,31 @@
-"""Augmentation of whole batches on the device that trains: no Python per image, no waiting.
+"""Augmentation policies of whole batches on the device that trains.
 
-Paper: Cubuk et al. 2019 (autoaugment2019) for the policies; DeVries and Taylor 2017 (cutout2017).
-Differs: every operation runs on the whole batch and each image keeps the one drawn for it. Pixel
-       values are whole numbers 0 … 255 as in the imaging library the policies were found with,
-       so the results agree with it exactly. As in the code behind ratio2020, rotation goes one
-       way only and fills with grey, while shears and shifts fill with the mean colour.
+Paper: Augustin et al. 2020 (ratio2020) for the policies of CIFAR, SVHN and Restricted ImageNet;
+       Krizhevsky et al. 2012 (alexnet2012) for the lighting noise of the last.
+Differs: the ImageNet policy crops from a stored square (256 pixels) by bilinear sampling.
 """
 
-import functools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import Any
 
 import torch
-from jaxtyping import Float, UInt8
 from torch import Tensor
+from torch.nn.functional import grid_sample
 
+from counterlens.data.autoaugment import autoaugment
+from counterlens.data.batches import Bytes, Draws, Fill, Whole, crop, cutout, flip
 from counterlens.errors import InputError
-
-Bytes = UInt8[Tensor, "b c h w"]
-Whole = Float[Tensor, "b c h w"]
-"""Images as whole numbers 0 … 255 held in float."""
-
-Fill = tuple[float, float, float]
 
 CIFAR_MEAN: Fill = (125.0, 122.0, 113.0)
 SVHN_MEAN: Fill = (112.0, 113.0, 121.0)
-GREY: Fill = (128.0, 128.0, 128.0)
 
-# (operation, probability, level) twice: the 25 sub-policies found on CIFAR-10
-CIFAR10_POLICY: tuple[tuple[tuple[str, float, int], tuple[str, float, int]], ...] = (
-    (("invert", 0.1, 7), ("contrast", 0.2, 6)),
-    (("rotate", 0.7, 2), ("translate_x", 0.3, 9)),
-    (("sharpness", 0.8, 1), ("sharpness", 0.9, 3)),
-    (("shear_y", 0.5, 8), ("translate_y", 0.7, 9)),
-    (("autocontrast", 0.5, 8), ("equalize", 0.9, 2)),
-    (("shear_y", 0.2, 7), ("posterize", 0.3, 7)),
-    (("color", 0.4, 3), ("brightness", 0.6, 7)),
-    (("sharpness", 0.3, 9), ("brightness", 0.7, 9)),
-    (("equalize", 0.6, 5), ("equalize", 0.5, 1)),
-    (("contrast", 0.6, 7), ("sharpness", 0.6, 5)),
-    (("color", 0.7, 7), ("translate_x", 0.5, 8)),
-    (("equalize", 0.3, 7), ("autocontrast", 0.4, 8)),
-    (("translate_y", 0.4, 3), ("sharpness", 0.2, 6)),
-    (("brightness", 0.9, 6), ("color", 0.2, 8)),
-    (("solarize", 0.5, 2), ("invert", 0.0, 3)),
-    (("equalize", 0.2, 0), ("autocontrast", 0.6, 0)),
-    (("equalize", 0.2, 8), ("equalize", 0.6, 4)),
-    (("color", 0.9, 9), ("equalize", 0.6, 6)),
-    (("autocontrast", 0.8, 4), ("solarize", 0.2, 8)),
-    (("brightness", 0.1, 3), ("color", 0.7, 0)),
-    (("solarize", 0.4, 5), ("autocontrast", 0.9, 3)),
-    (("translate_y", 0.9, 9), ("translate_y", 0.7, 9)),
-    (("autocontrast", 0.9, 2), ("solarize", 0.8, 3)),
-    (("equalize", 0.8, 8), ("invert", 0.1, 3)),
-    (("translate_y", 0.7, 9), ("autocontrast", 0.9, 1)),
+# principal axes of the colours of ImageNet, times their spread
+LIGHTING = (
+    (-0.5675 * 0.2175, 0.7192 * 0.0188, 0.4009 * 0.0045),
+    (-0.5808 * 0.2175, -0.0045 * 0.0188, -0.8140 * 0.0045),
+    (-0.5836 * 0.2175, -0.6948 * 0.0188, 0.4203 * 0.0045),
 )
-
-_RANGES: dict[str, tuple[float, float]] = {
-    "shear_y": (0.0, 0.3),
-    "translate_x": (0.0, 150 / 331),
-    "translate_y": (0.0, 150 / 331),
-    "rotate": (0.0, 30.0),
-    "color": (0.0, 0.9),
-    "contrast": (0.0, 0.9),
-    "sharpness": (0.0, 0.9),
-    "brightness": (0.0, 0.9),
-    "posterize": (8.0, 4.0),
-    "solarize": (256.0, 0.0),
-}
-_SIGNED = ("shear_y", "translate_x", "translate_y", "color", "contrast", "sharpness", "brightness")
-
-
-def magnitude(operation: str, level: int) -> float:
-    """What a level 0 … 9 means for an operation.
-
-    >>> magnitude("posterize", 7), round(magnitude("rotate", 2), 3), magnitude("invert", 7)
-    (5.0, 6.667, 0.0)
-    """
-    low, high = _RANGES.get(operation, (0.0, 0.0))
-    value = low + (high - low) * level / 9
-    return float(round(value)) if operation == "posterize" else value
-
-
-@dataclass(frozen=True)
-class Draws:
-    """Random numbers for a batch, drawn together so that a batch costs few launches."""
-
-    uniform: Float[Tensor, "n b"]
-
-    @classmethod
-    def make(
-        cls, count: int, rows: int, like: Tensor, generator: torch.Generator | None
-    ) -> "Draws":
-        """`count` independent uniform numbers for each row."""
-        drawn = torch.rand(count, rows, device=like.device, generator=generator)
-        return cls(drawn)
-
-    def below(self, i: int, top: int) -> Tensor:
-        """Whole numbers 0 … top − 1 from draw i."""
-        return (self.uniform[i] * top).long().clamp_max(top - 1)
-
-
-def crop(x: Whole, shift_y: Tensor, shift_x: Tensor, pad: int, fill: Fill) -> Whole:
-    """Cut the picture's own size out of the padded picture, `shift` in 0 … 2·pad."""
-    h, w = x.shape[2:]
-    rows = torch.arange(h, device=x.device)[None, :] + (shift_y - pad)[:, None]
-    cols = torch.arange(w, device=x.device)[None, :] + (shift_x - pad)[:, None]
-    return _take(x, rows[:, :, None].expand(-1, h, w), cols[:, None, :].expand(-1, h, w), fill)
-
-
-def flip(x: Whole, mirrored: Tensor) -> Whole:
-    """Mirror the rows that are drawn left to right."""
-    return torch.where(mirrored.view(-1, 1, 1, 1), x.flip(3), x)
-
-
-def cutout(x: Whole, center_y: Tensor, center_x: Tensor, size: int, fill: Fill) -> Whole:
-    """One square hole of the fill colour, clipped at the borders.
-
-    Equation: cutout2017 §3.2   hole = [c − size/2, c + size/2) ∩ image
-    """
-    h, w = x.shape[2:]
-    rows, cols = torch.arange(h, device=x.device), torch.arange(w, device=x.device)
-    low_y, low_x = center_y[:, None] - size // 2, center_x[:, None] - size // 2
-    tall = (rows >= low_y) & (rows < low_y + size)
-    wide = (cols >= low_x) & (cols < low_x + size)
-    hole = (tall[:, :, None] & wide[:, None, :])[:, None]
-    return torch.where(hole, _colour(fill, x), x)
-
-
-def _colour(fill: Fill, x: Tensor) -> Tensor:
-    parts = [torch.full((1, 1, 1, 1), value, dtype=x.dtype, device=x.device) for value in fill]
-    return torch.cat(parts, 1)[:, : x.shape[1]]  # built on the device: nothing is copied over
-
-
-def _take(x: Whole, rows: Tensor, cols: Tensor, fill: Fill) -> Whole:
-    """Pixels at (rows, cols), each b × h × w; the fill colour outside the picture."""
-    b, c, h, w = x.shape
-    inside = (rows >= 0) & (rows < h) & (cols >= 0) & (cols < w)
-    place = (rows.clamp(0, h - 1) * w + cols.clamp(0, w - 1)).view(b, 1, -1).expand(-1, c, -1)
-    taken = x.flatten(2).gather(2, place).view(b, c, *rows.shape[1:])
-    return torch.where(inside[:, None], taken, _colour(fill, x))
-
-
-def _grid(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Pixel centres: rows and columns."""
-    h, w = x.shape[2:]
-    rows = torch.arange(h, device=x.device, dtype=torch.float64) + 0.5
-    cols = torch.arange(w, device=x.device, dtype=torch.float64) + 0.5
-    return rows[None, :, None], cols[None, None, :]
-
-
-def _nearest(x: Whole, rows: Tensor, cols: Tensor, fill: Fill) -> Whole:
-    shape = (len(x), *x.shape[2:])
-    return _take(x, rows.floor().long().expand(shape), cols.floor().long().expand(shape), fill)
-
-
-def translate_x(x: Whole, m: Tensor, fill: Fill) -> Whole:
-    """Shift by m of the width, nearest pixel."""
-    rows, cols = _grid(x)
-    return _nearest(x, rows, cols + m.double()[:, None, None] * x.shape[3], fill)
-
-
-def translate_y(x: Whole, m: Tensor, fill: Fill) -> Whole:
-    """Shift by m of the height, nearest pixel."""
-    rows, cols = _grid(x)
-    return _nearest(x, rows + m.double()[:, None, None] * x.shape[2], cols, fill)
-
-
-def rotate(x: Whole, degrees: Tensor, fill: Fill) -> Whole:
-    """Turn about the centre, nearest pixel, grey outside."""
-    rows, cols = _grid(x)
-    angle = (-degrees.double() * (math.pi / 180))[:, None, None]
-    cos, sin = angle.cos(), angle.sin()
-    cy, cx = x.shape[2] / 2, x.shape[3] / 2
-    dy, dx = rows - cy, cols - cx
-    return _nearest(x, -sin * dx + cos * dy + cy, cos * dx + sin * dy + cx, GREY)
-
-
-def shear_y(x: Whole, m: Tensor, fill: Fill) -> Whole:
-    """Shear upright, bicubic along the columns (the columns themselves stay in place)."""
-    h, w = x.shape[2:]
-    rows, cols = _grid(x)
-    at = rows + m.double()[:, None, None] * cols  # b × h × w
-    inside = ((at >= 0) & (at < h))[:, None]
-    low = (at - 0.5).floor()
-    d = (at - 0.5 - low)[:, None]
-    column = torch.arange(w, device=x.device).expand(len(x), h, w)
-
-    def tap(offset: int) -> Tensor:
-        row = (low + offset).long().clamp(0, h - 1)
-        return _take(x, row, column, fill).double()
-
-    v1, v2, v3, v4 = (tap(offset) for offset in (-1, 0, 1, 2))
-    # the cubic through four values with a = −1, as the imaging library has it
-    curve = v2 + d * ((v3 - v1) + d * ((2 * (v1 - v2) + v3 - v4) + d * (v2 - v1 + v4 - v3)))
-    return torch.where(inside, curve.clamp(0, 255).floor().to(x.dtype), _colour(fill, x))
-
-
-def invert(x: Whole, m: Tensor, fill: Fill) -> Whole:
-    """Negative."""
-    return 255 - x
-
-
-def posterize(x: Whole, bits: Tensor, fill: Fill) -> Whole:
-    """Keep the upper `bits` of each value."""
-    unit = torch.exp2(8 - bits).view(-1, 1, 1, 1)
-    return (x / unit).floor() * unit
-
-
-def solarize(x: Whole, threshold: Tensor, fill: Fill) -> Whole:
-    """Negative of all values at the threshold and above."""
-    return torch.where(x < threshold.view(-1, 1, 1, 1), x, 255 - x)
-
-
-def _blend(plain: Tensor, x: Whole, m: Tensor) -> Whole:
-    """plain + (1 + m)(x − plain), cut to whole numbers as the imaging library does."""
-    factor = (1 + m.double()).float().view(-1, 1, 1, 1)
-    return (plain + factor * (x - plain)).clamp(0, 255).floor()
-
-
-def _luma(x: Whole) -> Tensor:
-    red, green, blue = x.double().unbind(1)
-    grey = (red * 19595 + green * 38470 + blue * 7471 + 0x8000) / 65536
-    return grey.floor()[:, None].to(x.dtype)
-
-
-def brightness(x: Whole, m: Tensor, fill: Fill) -> Whole:
-    """Away from or towards black."""
-    return _blend(torch.zeros_like(x), x, m)
-
-
-def color(x: Whole, m: Tensor, fill: Fill) -> Whole:
-    """Away from or towards grey."""
-    return _blend(_luma(x), x, m)
-
-
-def contrast(x: Whole, m: Tensor, fill: Fill) -> Whole:
-    """Away from or towards the mean grey level."""
-    mean = (_luma(x).double().mean((1, 2, 3), keepdim=True) + 0.5).floor()
-    return _blend(mean.to(x.dtype), x, m)
-
-
-def sharpness(x: Whole, m: Tensor, fill: Fill) -> Whole:
-    """Away from or towards a smoothed copy whose border stays as it is."""
-    c = x.shape[1]
-    kernel = torch.ones(c, 1, 3, 3, dtype=x.dtype, device=x.device)
-    kernel[:, :, 1, 1].fill_(5.0)
-    with torch.autocast(x.device.type, enabled=False):
-        inner = torch.nn.functional.conv2d(x, kernel, groups=c)  # sums of whole numbers: exact
-    smooth = x.clone()
-    smooth[:, :, 1:-1, 1:-1] = (inner / 13 + 0.5).floor()
-    return _blend(smooth, x, m)
-
-
-def autocontrast(x: Whole, m: Tensor, fill: Fill) -> Whole:
-    """Stretch each channel to 0 … 255."""
-    flat = x.double().flatten(2)
-    low, high = flat.amin(2)[:, :, None, None], flat.amax(2)[:, :, None, None]
-    scale = torch.full_like(low, 255) / (high - low).clamp_min(1)  # a scalar / would round twice
-    # the same order of rounding as a look-up table: value · scale + offset
-    stretched = (x.double() * scale + (-low * scale)).clamp(0, 255).floor()
-    return torch.where(high > low, stretched, x.double()).to(x.dtype)
-
-
-def equalize(x: Whole, m: Tensor, fill: Fill) -> Whole:
-    """Spread the values of each channel evenly."""
-    b, c, h, w = x.shape
-    index = x.long().reshape(b * c, h * w)
-    counts = torch.zeros(b * c, 256, dtype=torch.long, device=x.device)
-    counts.scatter_add_(1, index, torch.ones_like(index))
-    last = counts.gather(1, index.amax(1, keepdim=True))  # pixels of the highest value met
-    step = torch.div(h * w - last, 255, rounding_mode="floor")
-    before = counts.cumsum(1) - counts
-    safe = step.clamp_min(1)
-    half = torch.div(safe, 2, rounding_mode="floor")
-    table = torch.div(before + half, safe, rounding_mode="floor").clamp_max(255)
-    spread = table.gather(1, index).view(b, c, h, w).to(x.dtype)
-    return torch.where((step > 0).view(b, c, 1, 1), spread, x)
-
-
-OPERATIONS: dict[str, Callable[[Whole, Tensor, Fill], Whole]] = {
-    "invert": invert,
-    "rotate": rotate,
-    "translate_x": translate_x,
-    "translate_y": translate_y,
-    "shear_y": shear_y,
-    "posterize": posterize,
-    "solarize": solarize,
-    "brightness": brightness,
-    "color": color,
-    "contrast": contrast,
-    "sharpness": sharpness,
-    "autocontrast": autocontrast,
-    "equalize": equalize,
-}
-
-
-@functools.cache
-def _tables(device: torch.device) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Operation, probability, magnitude and whether it is signed, per sub-policy and stage."""
-    names = list(OPERATIONS)
-    pairs = [stage for policy in CIFAR10_POLICY for stage in policy]
-    shape = (len(CIFAR10_POLICY), 2)
-    index = torch.tensor([names.index(name) for name, _, _ in pairs]).view(shape)
-    chance = torch.tensor([chance for _, chance, _ in pairs]).view(shape)
-    size = torch.tensor([magnitude(n, level) for n, _, level in pairs], dtype=torch.float64)
-    signed = torch.tensor([name in _SIGNED for name, _, _ in pairs]).view(shape)
-    return index.to(device), chance.to(device), size.view(shape).to(device), signed.to(device)
-
-
-def autoaugment(x: Whole, draws: Draws, first: int, fill: Fill) -> Whole:
-    """One of 25 sub-policies per image, two operations each.
-
-    Uses five draws from number `first` on: the sub-policy, then chance and sign per stage.
-    """
-    index, chance, size, signed = _tables(x.device)
-    policy = draws.below(first, len(CIFAR10_POLICY))
-    for stage in range(2):
-        acts = draws.uniform[first + 1 + 2 * stage] < chance[policy, stage]
-        minus = signed[policy, stage] & (draws.uniform[first + 2 + 2 * stage] < 0.5)
-        m = torch.where(minus, -size[policy, stage], size[policy, stage])
-        x = _each(x, m, torch.where(acts, index[policy, stage], -1), stage, fill)
-    return x
-
-
-def _each(x: Whole, m: Tensor, chosen: Tensor, stage: int, fill: Fill) -> Whole:
-    """Each image under the operation chosen for it; −1 leaves it alone."""
-    done = x.clone()
-    for number, (name, operation) in enumerate(OPERATIONS.items()):
-        if not any(pair[stage][0] == name for pair in CIFAR10_POLICY):
-            continue
-        mine = chosen == number
-        if _by_rows(x):
-            rows = mine.nonzero()[:, 0]
-            if len(rows):
-                done[rows] = operation(x[rows], m[rows], fill).to(x.dtype)
-        else:
-            safe = torch.where(mine, m, 4.0 if name == "posterize" else 0.0)
-            done = torch.where(mine.view(-1, 1, 1, 1), operation(x, safe, fill).to(x.dtype), done)
-    return done
-
-
-def _by_rows(x: Tensor) -> bool:
-    """Whether rows may be picked out: on a GPU, learning how many there are would mean waiting."""
-    return x.device.type == "cpu"
 
 
 def cifar(x: Bytes, generator: torch.Generator | None, *, fill: Fill = CIFAR_MEAN) -> Whole:
@@ -377,6 +58,61 @@ def none(x: Bytes, generator: torch.Generator | None, *, fill: Fill = CIFAR_MEAN
     return x.float() / 255
 
 
+def imagenet(
+    x: Bytes, generator: torch.Generator | None, *, fill: Fill = CIFAR_MEAN, size: int = 224
+) -> Whole:
+    """Random resized crop, mirror, colour jitter 0.1, lighting 0.05: Restricted ImageNet."""
+    draws = Draws.make(8, len(x), x, generator)
+    z = resized_crop(x.float() / 255, draws, size)
+    z = _jitter(flip(z, draws.uniform[4] < 0.5), 0.9 + 0.2 * draws.uniform[5:8])
+    noise = 0.05 * torch.randn(len(x), 3, 1, device=x.device, generator=generator)
+    axes = torch.stack([torch.stack([_scalar(v, z) for v in row]) for row in LIGHTING])
+    return (z + (axes @ noise)[..., None]).clamp(0, 1)
+
+
+def imagenet_crop(
+    x: Bytes, generator: torch.Generator | None, *, fill: Fill = CIFAR_MEAN, size: int = 224
+) -> Whole:
+    """Random resized crop and mirror alone: the networks of nae2021."""
+    draws = Draws.make(5, len(x), x, generator)
+    return flip(resized_crop(x.float() / 255, draws, size), draws.uniform[4] < 0.5)
+
+
+def resized_crop(x: Whole, draws: Draws, size: int) -> Whole:
+    """A rectangle of 8 to 100 % of the area and aspect 3:4 to 4:3, brought to size × size."""
+    h, w = x.shape[2:]
+    area = (0.08 + 0.92 * draws.uniform[0]) * h * w
+    ratio = torch.exp(math.log(3 / 4) + draws.uniform[1] * (math.log(4 / 3) - math.log(3 / 4)))
+    wide, tall = (area * ratio).sqrt().clamp_max(w), (area / ratio).sqrt().clamp_max(h)
+    left, top = draws.uniform[2] * (w - wide), draws.uniform[3] * (h - tall)
+    steps = (torch.arange(size, device=x.device) + 0.5) / size
+    cols = (left[:, None] + wide[:, None] * steps) * 2 / w - 1
+    rows = (top[:, None] + tall[:, None] * steps) * 2 / h - 1
+    grid = torch.stack(
+        [cols[:, None, :].expand(-1, size, -1), rows[:, :, None].expand(-1, -1, size)], 3
+    )
+    cut: Tensor = grid_sample(x, grid, padding_mode="border", align_corners=False)
+    return cut
+
+
+def _jitter(x: Whole, factor: Tensor) -> Whole:
+    """Brightness, contrast and saturation by a factor each, in [0, 1]."""
+    light, contrast, colour = factor[:, :, None, None, None].unbind(0)
+    x = (x * light).clamp(0, 1)
+    mean = _grey(x).mean((1, 2, 3), keepdim=True)
+    x = (mean + contrast * (x - mean)).clamp(0, 1)
+    grey = _grey(x)
+    return (grey + colour * (x - grey)).clamp(0, 1)
+
+
+def _grey(x: Whole) -> Tensor:
+    return 0.299 * x[:, :1] + 0.587 * x[:, 1:2] + 0.114 * x[:, 2:3]
+
+
+def _scalar(value: float, like: Tensor) -> Tensor:
+    return torch.full((), value, dtype=like.dtype, device=like.device)
+
+
 def _small(
     x: Bytes,
     generator: torch.Generator | None,
@@ -406,15 +142,30 @@ POLICIES: dict[str, Callable[..., Whole]] = {
     "cifar-light": cifar_light,
     "crop-flip": crop_flip,
     "svhn": svhn,
+    "imagenet": imagenet,
+    "imagenet-crop": imagenet_crop,
     "none": none,
 }
 """The names a recipe may use."""
 
 
 def augment(
-    name: str, x: Bytes, generator: torch.Generator | None, fill: Fill | None = None
+    name: str,
+    x: Bytes,
+    generator: torch.Generator | None,
+    *,
+    fill: Fill | None = None,
+    size: int | None = None,
 ) -> Whole:
-    """A batch of stored pictures under a named policy, as float images in [0, 1]."""
+    """A batch of stored pictures under a named policy, as float images in [0, 1].
+
+    Args:
+        fill: colour of what a crop or a hole leaves empty; None takes the policy's own.
+        size: side of the result, for policies that crop from larger pictures.
+    """
     if name not in POLICIES:
         raise InputError(f"augmentation is {name!r}, expected one of {', '.join(POLICIES)}.")
-    return POLICIES[name](x, generator, **({"fill": fill} if fill else {}))
+    options: dict[str, Any] = {} if fill is None else {"fill": fill}
+    if size is not None and name.startswith("imagenet"):
+        options["size"] = size
+    return POLICIES[name](x, generator, **options)

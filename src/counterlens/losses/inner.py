@@ -6,6 +6,7 @@ Differs: nothing in the search itself, which is `search.pgd`: no random start, m
        margin, its newest code the cross-entropy; `raises` chooses.
 """
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -15,9 +16,14 @@ from torch import Tensor, nn
 
 from counterlens.ball import Ball
 from counterlens.errors import InputError
-from counterlens.objectives import margin, uniform_divergence, wrongness
+from counterlens.objectives import (
+    margin,
+    uniform_divergence,
+    uniform_divergence_of,
+    wrongness,
+)
 from counterlens.search import frozen, pgd
-from counterlens.types import Images, Labels, Objective
+from counterlens.types import Images, Labels, Objective, Scores
 
 Batch = Mapping[str, Tensor]
 """What a loss sees: x and y, and out where it wants out-distribution images."""
@@ -76,7 +82,7 @@ class Attack:
             return x
         with frozen(net):
             found = pgd(
-                objective,
+                _recorded(objective),
                 x,
                 self.ball,
                 steps=self.steps(step),
@@ -85,6 +91,65 @@ class Attack:
                 generator=generator,
             )
         return found.points.detach()
+
+
+def together(
+    near: Attack, far: Attack, net: nn.Module, x: Images, y: Labels, out: Images, step: int
+) -> tuple[Images, Images]:
+    """Both attacks; as one search over all rows where they take the same steps.
+
+    Rows do not see each other, so the points are those of two searches; twice the rows per
+    pass keep a GPU busier.
+    """
+    apart = near.steps(step) != far.steps(step) or near.momentum != far.momentum
+    lengths = (near.ball.radius, far.ball.radius, near.step_size, far.step_size)
+    if apart or near.ball.norm != far.ball.norm or not all(lengths):
+        return near.near(net, x, y, step), far.far(net, out, step)
+    ball, length = _by_row(near, far, len(x), len(out), x.device)
+    raised = RAISES[near.raises]
+
+    def objective(z: Images) -> Scores:
+        inside, outside = net(z).split([len(x), len(out)])
+        return torch.cat([raised(lambda _: inside, y)(z), uniform_divergence_of(outside)])
+
+    with frozen(net):
+        points = pgd(
+            _recorded(objective),
+            torch.cat([x, out]),
+            ball,
+            steps=near.steps(step),
+            step_size=length,
+            momentum=near.momentum,
+        ).points.detach()
+    return points[: len(x)], points[len(x) :]
+
+
+@functools.lru_cache(maxsize=8)
+def _by_row(
+    near: Attack, far: Attack, first: int, second: int, device: torch.device
+) -> tuple[Ball, Tensor]:
+    """Radius and step size per row; made once, because checking a radius waits for the device."""
+    pairs = ((near.ball.radius, far.ball.radius), (near.step_size, far.step_size))
+    radius, length = (
+        torch.tensor([a] * first + [b] * second, device=device, dtype=torch.float32)
+        for a, b in pairs
+    )
+    return Ball(near.ball.norm, radius), length
+
+
+def _recorded(objective: Objective) -> Objective:
+    """The objective with gradients recorded even where none are asked for.
+
+    A compiled network has one graph per mode: this way the last look at a point needs no third.
+    """
+
+    def score(z: Images) -> Scores:
+        if z.requires_grad:
+            return objective(z)
+        with torch.enable_grad():
+            return objective(z.detach().requires_grad_(True)).detach()
+
+    return score
 
 
 def need(batch: Batch, key: str, loss: str) -> Tensor:

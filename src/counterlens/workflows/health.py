@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from counterlens.ball import Ball
 from counterlens.losses import Attack
 from counterlens.objectives import confidence_anywhere, margin_of
+from counterlens.workflows.pixels import Sets
 
 STRONGER = 5
 WEAK_ATTACK = 0.03  # robust accuracy that the stronger attack may take at most
@@ -26,16 +27,13 @@ class Health:
     """Judges a network on held-out images and remembers how it fared.
 
     Args:
-        x, y: held-out images (uint8) and their labels.
-        out: held-out images from outside (uint8), or None.
+        sets: whose held-out images are used.
         near, far: the training attacks, or None where the loss has none.
         report: the robust accuracy to follow: ball and steps.
         probe_every: epochs between two probes by stronger attacks.
     """
 
-    x: Tensor
-    y: Tensor
-    out: Tensor | None
+    sets: Sets
     near: Attack | None
     far: Attack | None
     report: tuple[Ball, int]
@@ -52,13 +50,15 @@ class Health:
         ball, steps = self.report
         row = {"held_out.clean": self.accuracy(net, None, 0)}
         row["held_out.robust"] = self.accuracy(net, Attack(ball, ((0, steps),), None), 0)
-        row["held_out.confidence"] = self.confidence(net, self.x, None, 0)
+        row["held_out.confidence"] = self.confidence(net, self.sets.held_x, None, 0)
         if self.near is not None:
             row["held_out.near"] = self.accuracy(net, self.near, step)
-        if self.out is not None:
-            row["held_out.out_confidence"] = self.confidence(net, self.out, None, 0)
+        if self.sets.held_outside is not None:
+            row["held_out.out_confidence"] = self.confidence(net, self.sets.held_outside, None, 0)
             if self.far is not None:
-                row["held_out.far_confidence"] = self.confidence(net, self.out, self.far, step)
+                row["held_out.far_confidence"] = self.confidence(
+                    net, self.sets.held_outside, self.far, step
+                )
         row["score"] = row.get("held_out.near", row["held_out.clean"])
         if step // self.per_epoch % self.probe_every == 0 or step == self.total:
             row |= self.probe(net, step)
@@ -70,16 +70,16 @@ class Health:
         row = {}
         if self.near is not None:
             row["probe.near"] = self.accuracy(net, stronger(self.near, step), step)
-        if self.far is not None and self.out is not None:
+        if self.far is not None and self.sets.held_outside is not None:
             row["probe.far_confidence"] = self.confidence(
-                net, self.out, stronger(self.far, step), step
+                net, self.sets.held_outside, stronger(self.far, step), step
             )
         return row
 
     def warn(self, row: dict[str, float], step: int) -> None:
         """Name what looks wrong, the epoch, and what to do about it."""
         epoch = step // self.per_epoch
-        classes = int(self.y.max()) + 1
+        classes = len(self.sets.classes)
         found = []
         if row.get("held_out.near", 0) - row.get("probe.near", 1) > WEAK_ATTACK:
             found.append(
@@ -114,12 +114,15 @@ class Health:
     def accuracy(self, net: nn.Module, attack: Attack | None, step: int) -> float:
         """Share of held-out images classified right, at the attack's point where there is one."""
         right = 0
-        for a in range(0, len(self.x), self.batch):
-            x, y = self.x[a : a + self.batch].float() / 255, self.y[a : a + self.batch]
+        for a in range(0, len(self.sets.held_x), self.batch):
+            x, y = (
+                self.sets.held_x[a : a + self.batch].float() / 255,
+                self.sets.held_y[a : a + self.batch],
+            )
             z = x if attack is None else attack.near(net, x, y, step)
             with torch.no_grad():
                 right += int((margin_of(net(z), y) < 0).sum())
-        return right / len(self.x)
+        return right / len(self.sets.held_x)
 
     def confidence(self, net: nn.Module, pixels: Tensor, attack: Attack | None, step: int) -> float:
         """Mean confidence of the top class, at the attack's point where there is one."""

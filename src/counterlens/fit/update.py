@@ -1,0 +1,140 @@
+"""One update: forward and backward in the arithmetic of the plan, captured as a CUDA graph, and
+the average of the weights after it.
+
+Paper: Augustin et al. 2020 (ratio2020), newest code, for the average.
+"""
+
+import copy
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from counterlens.fit.plan import Batch, Plan, Player
+
+WARM_UP = 3  # updates before a graph is captured: kernels are compiled and chosen in them
+
+
+class Mixed(nn.Module):
+    """A network in the arithmetic of the plan: channels last, logits in float32."""
+
+    def __init__(self, net: nn.Module, precision: str) -> None:
+        super().__init__()
+        self.net = net
+        self.bf16 = precision == "bf16"
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The network's output, in float32 at least."""
+        if x.ndim == 4 and self.bf16:
+            x = x.contiguous(memory_format=torch.channels_last)
+        if not self.bf16:
+            out: Tensor = self.net(x)
+            return out
+        with torch.autocast(x.device.type, torch.bfloat16, cache_enabled=False):
+            out = self.net(x)
+        return out.float()
+
+
+class Update:
+    """Forward and backward of one player: plainly, or as a captured graph."""
+
+    def __init__(
+        self,
+        player: Player,
+        plan: Plan,
+        generator: torch.Generator | None,
+        phase: Callable[[int], Hashable],
+        say: Callable[[str], None],
+    ) -> None:
+        self.player, self.phase, self.say = player, phase, say
+        self.generator = generator if plan.draws else None
+        fast: nn.Module = Mixed(player.net, plan.precision)
+        if plan.compile:
+            fast = torch.compile(fast, dynamic=False)  # type: ignore[assignment]
+        self.fast = fast
+        self.graphed = plan.graph and next(player.net.parameters()).is_cuda
+        self.names: tuple[str, ...] = ()
+        self._graph: Any = None
+        self._key: Hashable = None
+        self._left = 0
+        self._inputs: dict[str, Tensor] = {}
+        self._terms = torch.zeros(0)
+
+    def __call__(self, batch: Batch, step: int) -> Tensor:
+        """Leave the gradients in place; return the terms, still on the device."""
+        if not self.graphed:
+            self.player.optimizer.zero_grad(set_to_none=True)
+            return self._run(batch, step)
+        if self.phase(step) != self._key:
+            first = self._key is None
+            self._key, self._left, self._graph = self.phase(step), WARM_UP if first else 1, None
+        if self._left:
+            self._left -= 1
+            self.player.optimizer.zero_grad(set_to_none=True)
+            return self._run(batch, step)
+        if self._graph is None and not self._capture(batch, step):
+            self.player.optimizer.zero_grad(set_to_none=True)
+            return self._run(batch, step)
+        for key, value in batch.items():
+            self._inputs[key].copy_(value)
+        self._graph.replay()
+        return self._terms.clone()
+
+    def _run(self, batch: Batch, step: int) -> Tensor:
+        terms = self.player.loss(self.fast, batch, step)
+        self.names = tuple(terms)
+        total = torch.stack(list(terms.values()))
+        total.sum().backward()  # type: ignore[no-untyped-call]
+        return total.detach()
+
+    def _capture(self, batch: Batch, step: int) -> bool:
+        """Record the work of an update without doing it; if that fails, go on without graphs."""
+        self._inputs = {key: value.clone() for key, value in batch.items()}
+        self.player.optimizer.zero_grad(set_to_none=True)
+        graph = torch.cuda.CUDAGraph()
+        if self.generator is not None:
+            graph.register_generator_state(self.generator)
+        try:
+            with torch.cuda.graph(graph, stream=torch.cuda.current_stream()):
+                self._terms = self._run(self._inputs, step)
+        except RuntimeError as error:
+            self.say(f"no CUDA graph, a little slower: {str(error).splitlines()[0]}")
+            self.graphed = False
+            return False
+        self._graph = graph
+        return True
+
+
+class Average:
+    """Exponential moving average of weights and running statistics.
+
+    Equation: ratio2020 §A   θ̄ ← d θ̄ + (1 − d) θ,  d = min(decay, (1 + n)/(10 + n))
+    """
+
+    def __init__(self, net: nn.Module, decay: float) -> None:
+        self.decay = decay
+        self.net = copy.deepcopy(net).eval().requires_grad_(False)
+        self._live, self._mean = _floats(net), _floats(self.net)
+        self._others = [
+            (live, mean)
+            for live, mean in zip(net.buffers(), self.net.buffers(), strict=True)
+            if not live.is_floating_point()
+        ]
+
+    @torch.no_grad()
+    def update(self, step: int) -> None:
+        """Take in the weights after update `step`."""
+        decay = min(self.decay, (1 + step) / (10 + step))
+        torch._foreach_lerp_(self._mean, self._live, 1 - decay)
+
+    def module(self) -> nn.Module:
+        """The averaged network."""
+        for live, mean in self._others:
+            mean.copy_(live)
+        return self.net
+
+
+def _floats(net: nn.Module) -> list[Tensor]:
+    buffers = [b for b in net.buffers() if b.is_floating_point()]
+    return [p.detach() for p in net.parameters()] + buffers
