@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from counterlens.types import Preprocess
     from counterlens.workflows.audit import audit
     from counterlens.workflows.compare import compare
+    from counterlens.workflows.explain import explain
     from counterlens.workflows.train import train
 
 __version__ = "0.1.0"
@@ -38,6 +39,7 @@ _HOMES = {
     "classification_numbers": "metrics",
     "compare": "workflows.compare",
     "examine": "doctor",
+    "explain": "workflows.explain",
     "load": "models",
     "ood_numbers": "metrics",
     "open_set": "data",
@@ -61,6 +63,7 @@ __all__ = [
     "classification_numbers",
     "compare",
     "examine",
+    "explain",
     "load",
     "ood_numbers",
     "open_set",

@@ -3,6 +3,7 @@ against a classifier whose answer is known in closed form."""
 
 import colorsys
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -12,7 +13,9 @@ from counterlens.errors import InputError
 from counterlens.explanations.colour import colour_variants, grey, hue, saturation, swap
 from counterlens.explanations.fickleness import frame_variants, shift, zoom
 from counterlens.explanations.variants import Flips, Variant, flip_numbers, flips
+from counterlens.images import ImageSet
 from counterlens.types import Preprocess
+from counterlens.workflows.explain_edits import edit_numbers
 
 
 class Reddest(nn.Module):
@@ -123,3 +126,17 @@ def test_flip_numbers_count_images_and_families(reddest):
 def test_an_empty_sweep_is_refused(reddest):
     with pytest.raises(InputError, match="no variants"):
         flips(reddest, torch.rand(1, 3, 8, 8), [])
+
+
+def test_an_audit_gets_flip_rates_of_colour_and_frame(reddest):
+    def read(i: int) -> np.ndarray:
+        pixels = np.zeros((8, 8, 3), np.uint8)
+        pixels[..., 0] = 200
+        pixels[..., 1] = 40 * i
+        return pixels
+
+    pictures = ImageSet("red", ("a", "b", "c"), np.zeros(3, np.int64), ("red",), read)
+    numbers = edit_numbers(reddest, pictures, points=2)
+    assert numbers["bias.colour_flip"].value == 1.0  # BGR alone moves the brightest channel
+    assert numbers["bias.frame_flip"].value == 0.0  # a flat picture looks the same in any frame
+    assert {number.n for number in numbers.values()} == {2}

@@ -110,7 +110,7 @@ def _units(run: Run, rows: Sequence[Mapping[str, Any]]) -> list[Block]:
     """Pictures of units: made from nothing first, then from real pictures."""
     blocks: list[Block] = []
     for how in dict.fromkeys(str(row["how"]) for row in rows):
-        pictures = []
+        pictures: list[Picture] = []
         for row in (row for row in rows if row["how"] == how):
             votes = ", ".join(str(vote["class"]) for vote in row.get("votes", ()))
             told = f"speaks for {votes}" if votes else ""
