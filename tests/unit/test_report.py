@@ -318,6 +318,14 @@ def test_a_curve_puts_its_points_where_they_belong() -> None:
     ]
 
 
+def test_a_towering_reference_is_cut_off_and_its_height_written() -> None:
+    bins = [{"bin_low": 0.0, "bin_high": 0.5}, {"bin_low": 0.5, "bin_high": 1.0}]
+    own = [{**b, "share": 0.1} for b in bins]
+    towering = [{**bins[0], "share": 0.2}, {**bins[1], "share": 0.8}]
+    assert "80% ↑" in plots.histogram(own, towering, title="t")
+    assert "↑" not in plots.histogram(own, own, title="t")
+
+
 def test_series_differ_by_more_than_colour() -> None:
     swatches = [str(plots.swatch(i)) for i in range(4)]
     stripped = {re.sub(r" s\d", "", swatch) for swatch in swatches}

@@ -148,8 +148,13 @@ def histogram(
     title: str,
     colour: int = 1,
 ) -> Markup:
-    """Confidence on one set as filled bars, on the reference set as an outline."""
-    top = max((r["share"] for r in [*rows, *reference]), default=1.0) or 1.0
+    """Confidence on one set as filled bars, on the reference set as an outline.
+
+    An outline more than twice as high as the bars is cut off, and its height is written there.
+    """
+    own = max((r["share"] for r in rows), default=0.0) or 1.0
+    other = max((r["share"] for r in reference), default=0.0)
+    top = min(max(own, other), 2 * own)
     frame = Frame(width=270, height=180, left=44, top=10, bottom=40, ys=(0.0, top * 1.05))
     parts = [_axes(frame, "Confidence", "", percent=True, x_percent=True, wanted=3)]
     for row in rows:
@@ -157,11 +162,15 @@ def histogram(
         parts.append(_rect(left, frame.y(row["share"]), right - left, frame.y(0), f"bar s{colour}"))
     steps: list[tuple[float, float]] = []
     for row in reference:
-        height = frame.y(row["share"])
+        height = frame.y(min(row["share"], frame.ys[1]))
         steps += [(frame.x(row["bin_low"]), height), (frame.x(row["bin_high"]), height)]
     if steps:
         start, end = (steps[0][0], frame.y(0)), (steps[-1][0], frame.y(0))
         parts.append(_path([start, *steps, end], "outline"))
+    if other > 2 * own:
+        tall = max(reference, key=lambda r: r["share"])
+        left = frame.x(tall["bin_low"]) - 4
+        parts.append(_text(left, frame.top + 10, f"{_tick(other, True)} ↑", "tick", "end"))
     high = sum(r["share"] for r in rows if r["bin_low"] >= 0.9 - 1e-9)
     return _svg(frame, title, f"{100 * high:.1f} % of the images above confidence 90 %.", parts)
 
