@@ -86,11 +86,7 @@ class ImageSet:
 
 def read(path: str | Path) -> Pixels:
     """Read a picture file as uint8 RGB; a file that is no whole picture is refused by name."""
-    try:
-        data = Path(path).read_bytes()
-    except OSError as error:
-        raise InputError(f"cannot read picture {path}: {error.strerror or error}.") from None
-    return decode(data, name=str(path))
+    return decode(_bytes(path), name=str(path))
 
 
 def decode(data: bytes, *, name: str = "picture") -> Pixels:
@@ -99,6 +95,40 @@ def decode(data: bytes, *, name: str = "picture") -> Pixels:
     EXIF rotation is applied, transparency lies over white, an animation gives its first frame,
     16 bits keep their high byte, CMYK is converted as Pillow does it.
     """
+    return np.array(_decode(data, name))  # a copy: Pillow's own buffer is read-only
+
+
+def read_prepared(path: str | Path, preprocess: Preprocess, *, channels: int = 3) -> Planes:
+    """`prepare(read(path), …)` without the way through an array of the whole picture."""
+    return decode_prepared(_bytes(path), preprocess, channels=channels, name=str(path))
+
+
+def decode_prepared(
+    data: bytes, preprocess: Preprocess, *, channels: int = 3, name: str = "picture"
+) -> Planes:
+    """`prepare(decode(data), …)` without the way through an array of the whole picture."""
+    return _prepare(_decode(data, name), preprocess, channels)
+
+
+def prepared(
+    read: Callable[[int], Pixels], i: int, preprocess: Preprocess, *, channels: int = 3
+) -> Planes:
+    """Picture i of a set as a classifier's input, by the set's own short cut where it has one."""
+    direct = getattr(read, "prepared", None)
+    if direct is None:
+        return prepare(read(i), preprocess, channels=channels)
+    planes: Planes = direct(i, preprocess, channels)
+    return planes
+
+
+def _bytes(path: str | Path) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise InputError(f"cannot read picture {path}: {error.strerror or error}.") from None
+
+
+def _decode(data: bytes, name: str) -> Image.Image:
     try:
         with warnings.catch_warnings():
             # Pillow warns of odd metadata, which changes no pixel, and of bombs, checked below
@@ -113,7 +143,7 @@ def decode(data: bytes, *, name: str = "picture") -> Pixels:
             wide = image.format in ("PNG", "PPM")  # whose mode I means 16 bits
             if image.getexif().get(ORIENTATION, 1) != 1:
                 image = ImageOps.exif_transpose(image)
-            return np.array(_rgb(image, name, wide))  # a copy: Pillow's own buffer is read-only
+            return _rgb(image, name, wide)
     except InputError:
         raise
     except Image.DecompressionBombError:
@@ -133,26 +163,31 @@ def prepare(pixels: Pixels, preprocess: Preprocess, *, channels: int = 3) -> Pla
     size / crop, centre cut out; or squashed, where crop is None or `squash` says so. A picture
     that already fits is passed on untouched.
     """
-    height, width = preprocess.size
-    if channels not in (1, 3):
-        raise InputError(f"a model of {channels} colour channels came, expected 1 or 3.")
     if pixels.ndim != 3 or pixels.shape[2] != 3:
         raise InputError(
             f"a picture of shape {pixels.shape} came, expected (height, width, 3): uint8 RGB."
         )
-    rows, columns = resized(pixels.shape[:2], preprocess)
+    if channels == 3 and resized(pixels.shape[:2], preprocess) == pixels.shape[:2]:
+        cut = _centre(pixels, *preprocess.size)
+        return np.array(cut.transpose(2, 0, 1), order="C")
+    return _prepare(Image.fromarray(pixels), preprocess, channels)
+
+
+def _prepare(image: Image.Image, preprocess: Preprocess, channels: int) -> Planes:
+    if channels not in (1, 3):
+        raise InputError(f"a model of {channels} colour channels came, expected 1 or 3.")
+    rows, columns = resized((image.height, image.width), preprocess)
     if rows * columns > MAX_PIXELS:
         raise InputError(
-            f"a picture of {pixels.shape[0]} × {pixels.shape[1]} pixels came, too oblong to be "
+            f"a picture of {image.height} × {image.width} pixels came, too oblong to be "
             f"resized to {rows} × {columns}. Crop it first."
         )
-    if channels == 1 or (rows, columns) != pixels.shape[:2]:
-        image = Image.fromarray(pixels)
-        if channels == 1:
-            image = image.convert("L")
+    if channels == 1:
+        image = image.convert("L")
+    if (rows, columns) != (image.height, image.width):
         image = image.resize((columns, rows), RESAMPLING[preprocess.interpolation])
-        pixels = np.asarray(image).reshape(rows, columns, channels)
-    cut = _centre(pixels, height, width)
+    pixels = np.asarray(image).reshape(rows, columns, channels)
+    cut = _centre(pixels, *preprocess.size)
     return np.array(cut.transpose(2, 0, 1), order="C")
 
 

@@ -25,7 +25,7 @@ from torch.utils.data import DataLoader, Dataset
 from counterlens.checks import check_logits
 from counterlens.classifier import Classifier
 from counterlens.errors import InputError
-from counterlens.images import ImageSet, prepare, resized
+from counterlens.images import ImageSet, prepared, resized
 from counterlens.runs import atomic
 from counterlens.types import Labels, Logits, Preprocess
 
@@ -146,6 +146,9 @@ class _Batches(Dataset[_Loaded]):
     def __len__(self) -> int:
         return math.ceil(len(self.images) / self.size)
 
+    def picture(self, i: int) -> UInt8[np.ndarray, "c h w"]:
+        return prepared(self.images.read, i, self.preprocess, channels=self.channels)
+
     def __getitem__(self, j: int) -> _Loaded:
         rows = list(range(j * self.size, min((j + 1) * self.size, len(self.images))))
         if self.array is not None:
@@ -154,8 +157,7 @@ class _Batches(Dataset[_Loaded]):
         pictures, kept, broken = [], [], []
         for i in rows:
             try:
-                pixels = self.images.read(i)
-                pictures.append(prepare(pixels, self.preprocess, channels=self.channels))
+                pictures.append(self.picture(i))
                 kept.append(i)
             except (InputError, OSError) as error:
                 broken.append((i, str(error)))
@@ -201,7 +203,7 @@ def _worker_count(source: _Batches, place: torch.device) -> int:
     started = time.perf_counter()
     for i in tries:
         try:
-            prepare(source.images.read(i), source.preprocess, channels=source.channels)
+            source.picture(i)
         except (InputError, OSError):
             continue  # told in its turn
     if (time.perf_counter() - started) / len(tries) * n < 3.0:

@@ -254,3 +254,28 @@ def test_batches_travel_to_spawned_workers(classifier):
     source = _Batches(_set(5), classifier.preprocess, 3, 2)
     again = pickle.loads(pickle.dumps(source))
     assert torch.equal(again[1].pixels, source[1].pixels)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("shape", [(8, 8), (9, 30), (40, 11), (64, 64), (5, 5)])
+def test_the_short_cut_of_a_set_gives_the_same_pixels_as_the_long_way(tmp_path, channels, shape):
+    from counterlens.data.packed import open_packs, write_pack
+    from counterlens.data.sets import ReadFiles, subset
+
+    whole = [np.random.default_rng(i).integers(0, 256, (*shape, 3), np.uint8) for i in range(3)]
+    for i, pixels in enumerate(whole):
+        pictures.write_png(tmp_path / f"{i}.png", pixels)
+    write_pack(tmp_path / "a.npz", whole[:2], [0, 0], ["x"])
+    write_pack(tmp_path / "b.npz", whole[2:], [0], ["x"])
+    joined = open_packs(f"{tmp_path / 'a.npz'}+{tmp_path / 'b.npz'}", name="ab")
+    reads = [
+        (ReadFiles(tmp_path, ("0.png", "1.png", "2.png")), [0, 1, 2]),
+        (joined.read, [0, 1, 2]),
+        (subset(joined, [2, 0]).read, [2, 0]),
+    ]
+    for fit in (Preprocess((8, 8), 0.875, "bicubic"), Preprocess((8, 8), None, "bilinear")):
+        for read, rows in reads:
+            assert hasattr(read, "prepared")
+            for i, row in enumerate(rows):
+                short = pictures.prepared(read, i, fit, channels=channels)
+                assert np.array_equal(short, prepare(whole[row], fit, channels=channels))

@@ -21,8 +21,9 @@ from jaxtyping import Int64
 
 from counterlens.data.sets import check_range, fingerprint, unique
 from counterlens.errors import InputError
-from counterlens.images import ImageSet, Pixels, decode, webp_bytes
+from counterlens.images import ImageSet, Pixels, Planes, decode, decode_prepared, webp_bytes
 from counterlens.runs import atomic
+from counterlens.types import Preprocess
 
 LAYOUT = ("encoded", "offsets", "labels", "classes")
 
@@ -36,8 +37,15 @@ class ReadPack:
     offsets: Int64[np.ndarray, "n"]
 
     def __call__(self, i: int) -> Pixels:
-        data = buffer(self.path, self.stamp)[int(self.offsets[i]) : int(self.offsets[i + 1])]
-        return decode(bytes(data), name=f"{self.path}, picture {i}")
+        return decode(self._data(i), name=f"{self.path}, picture {i}")
+
+    def prepared(self, i: int, preprocess: Preprocess, channels: int) -> Planes:
+        name = f"{self.path}, picture {i}"
+        return decode_prepared(self._data(i), preprocess, channels=channels, name=name)
+
+    def _data(self, i: int) -> bytes:
+        start, stop = int(self.offsets[i]), int(self.offsets[i + 1])
+        return bytes(buffer(self.path, self.stamp)[start:stop])
 
 
 @dataclass(frozen=True)
@@ -48,8 +56,15 @@ class ReadJoined:
     starts: tuple[int, ...]
 
     def __call__(self, i: int) -> Pixels:
-        part = int(np.searchsorted(self.starts, i, side="right")) - 1
+        part = self._part(i)
         return self.parts[part](i - self.starts[part])
+
+    def prepared(self, i: int, preprocess: Preprocess, channels: int) -> Planes:
+        part = self._part(i)
+        return self.parts[part].prepared(i - self.starts[part], preprocess, channels)
+
+    def _part(self, i: int) -> int:
+        return int(np.searchsorted(self.starts, i, side="right")) - 1
 
 
 def open_packs(text: str, *, name: str) -> ImageSet:

@@ -11,7 +11,8 @@ from jaxtyping import Int64
 
 from counterlens import images
 from counterlens.errors import InputError
-from counterlens.images import ImageSet, Pixels
+from counterlens.images import ImageSet, Pixels, Planes
+from counterlens.types import Preprocess
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,9 @@ class ReadFiles:
 
     def __call__(self, i: int) -> Pixels:
         return images.read(self.root / self.files[i])
+
+    def prepared(self, i: int, preprocess: Preprocess, channels: int) -> Planes:
+        return images.read_prepared(self.root / self.files[i], preprocess, channels=channels)
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,9 @@ class ReadRows:
 
     def __call__(self, i: int) -> Pixels:
         return self.base(int(self.rows[i]))
+
+    def prepared(self, i: int, preprocess: Preprocess, channels: int) -> Planes:
+        return images.prepared(self.base, int(self.rows[i]), preprocess, channels=channels)
 
 
 def subset(base: ImageSet, rows: Sequence[int] | Int64[np.ndarray, "n"]) -> ImageSet:
