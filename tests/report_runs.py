@@ -93,6 +93,46 @@ def audit_run(
     return run
 
 
+def explain_run(folder: Path) -> Run:
+    """Made-up counterfactuals of one picture, written as explain writes them."""
+    run = Run.create(folder, "explain", {"model": "zoo:cifar10-ratio-small", "seed": 0})
+    names = ("original", "near", "far", "change")
+    for seed, name in enumerate(names):
+        run.path("images", f"{name}.png").write_bytes(picture(seed))
+    opinion = {"judge": "cifar10-at-0.5", "before": 0.1, "after": 0.8, "answer": "cat"}
+    rows = [
+        {
+            "id": "cifar10-test/12",
+            "label": "dog",
+            "predicted": "dog",
+            "confidence": 0.9,
+            "original": "images/original.png",
+            "target": "cat",
+            "norm": "l2",
+            "radius": radius,
+            "image": f"images/{name}.png",
+            "difference": "images/change.png",
+            "before": 0.05,
+            "after": after,
+            "answer": "cat",
+            "sure": after,
+            "distance": radius,
+            "changed": 1000,
+            "smoothness": 0.7,
+            "opinions": [{**opinion, "agrees": True}],
+            "verdict": verdict,
+        }
+        for name, radius, after, verdict in (
+            ("near", 0.5, 0.4, "not reached"),
+            ("far", 3.0, 0.97, "class evidence"),
+        )
+    ]
+    run.write_table("counterfactuals", rows)
+    run.add_numbers({"counterfactual.l2-3.agreed": around(1.0, 1, 0.8, PROTOCOL)})
+    run.finish()
+    return run
+
+
 def _in_numbers(run: Run, logits: np.ndarray, labels: np.ndarray) -> None:
     probs = softmax(logits)
     answer, sure = probs.argmax(1), probs.max(1)

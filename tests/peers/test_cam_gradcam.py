@@ -45,7 +45,7 @@ ROSTER = {
     "vit_base_patch32_clip_224": ("blocks.11.norm1", patches(1, 7)),
     "swin_tiny_patch4_window7_224": ("norm", last),
     "mobilevit_xxs": ("final_conv", as_is),
-    "coatnet_pico_rw_224": ("stages", as_is),
+    "coatnet_pico_rw_224": ("norm", as_is),
 }
 """Name → layer and reshape, both written by hand. ViTs, Swin and the last two are no plain CNNs."""
 
