@@ -57,8 +57,8 @@ ENTRIES: dict[str, Colours] = {
 }
 """Colours of CIFAR-10 entries whose files may lack them; longer names of a family count too."""
 
-_MEANS = ("mu", "mean", "normalize.mean", "normalizer.new_mean", "normalizer.mean")
-_STDS = ("sigma", "std", "normalize.std", "normalizer.new_std", "normalizer.std")
+_MEANS = ("mu", "mean", "normalize.mean", "normalizer.new_mean", "normalizer.mean", "0.mean")
+_STDS = ("sigma", "std", "normalize.std", "normalizer.new_std", "normalizer.std", "0.std")
 _PREFIXES = ("module.", "_orig_mod.", "model.", "net.", "1.")
 _ARCHITECTURE = re.compile(r"(wrn|wideresnet|preactresnet|resnet|wide_resnet)[-_]?([\d_-]*)", re.I)
 
