@@ -3,38 +3,56 @@
 A busy machine then slows all arms alike; a result whose rounds disagree says so itself.
 """
 
+import os
 import platform
 import statistics
 import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
+
+
+class Lap(NamedTuple):
+    """Seconds by the clock and seconds of computation."""
+
+    wall: float
+    cpu: float
+
 
 NOISY = 1.5  # slowest over fastest round above which a ratio is not to be quoted
 
 
-def race(rounds: int = 5, **arms: Callable[[], object]) -> dict[str, list[float]]:
-    """Seconds of each arm, one entry per round; one untimed round warms up."""
-    times: dict[str, list[float]] = {name: [] for name in arms}
+def race(rounds: int = 5, **arms: Callable[[], object]) -> dict[str, list[Lap]]:
+    """Laps of each arm, one per round; one untimed round warms up."""
+    laps: dict[str, list[Lap]] = {name: [] for name in arms}
     for turn in range(rounds + 1):
         names = list(arms) if turn % 2 else list(arms)[::-1]  # nobody always runs second
         for name in names:
-            started = time.perf_counter()
+            started, cpu = time.perf_counter(), _cpu()
             arms[name]()
             if turn:
-                times[name].append(time.perf_counter() - started)
-    return times
+                laps[name].append(Lap(time.perf_counter() - started, _cpu() - cpu))
+    return laps
 
 
-def ratio(times: dict[str, list[float]], first: str, second: str) -> dict[str, float | str]:
-    """How fast `first` is next to `second`: throughput ratios round by round, and a verdict."""
-    ratios = [b / a for a, b in zip(times[first], times[second], strict=True)]
+def _cpu() -> float:
+    return sum(os.times()[:4])  # user and system, of this process and of workers that ended
+
+
+def ratio(laps: dict[str, list[Lap]], first: str, second: str) -> dict[str, float | str]:
+    """How fast `first` is next to `second`: ratios of throughput round by round, and a verdict.
+
+    `cpu` is the same ratio in seconds of computation, which a busy machine disturbs less.
+    """
+    pairs = list(zip(laps[first], laps[second], strict=True))
+    ratios = [b.wall / a.wall for a, b in pairs]
     low, high = min(ratios), max(ratios)
     return {
         "ratio": statistics.median(ratios),
         "low": low,
         "high": high,
-        "best": min(times[second]) / min(times[first]),
+        "cpu": statistics.median(b.cpu / a.cpu for a, b in pairs),
         "verdict": "" if high / low < NOISY else "NOISY, do not quote",
     }
 
