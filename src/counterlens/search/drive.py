@@ -385,8 +385,9 @@ def _restore(
     if kept is None:
         return None
     rows, variants = kept["rows"].numpy(), kept["variants"].numpy()
-    state = {name: tensor.to(made.device) for name, tensor in kept["state"].items()}
+    state: State = {}
     if len(rows):
+        state = {name: tensor.to(made.device) for name, tensor in kept["state"].items()}
         state |= _fixed(made, stages[saved["stage"]], board, rows, variants)
     tally = {k: v.to(made.device) if isinstance(v, Tensor) else v for k, v in kept["tally"].items()}
     return Flight(

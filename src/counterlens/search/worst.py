@@ -94,7 +94,7 @@ class Robustness:
     @property
     def accuracy(self) -> float:
         """Share of all points that are still classified right."""
-        return self.robust.float().mean().item()
+        return self.robust.double().mean().item()
 
 
 @dataclass(frozen=True)

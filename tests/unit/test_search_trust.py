@@ -1,0 +1,116 @@
+"""Trust against models whose gradient is known to lie, and honest ones that must not be blamed."""
+
+import pytest
+import torch
+from torch import nn
+
+from attack_models import (
+    BrokenGradient,
+    Linear,
+    Quantised,
+    Randomised,
+    Saturated,
+    images,
+    short,
+    small_cnn,
+)
+from counterlens.ball import Ball
+from counterlens.search import Settings, fab, robust
+from counterlens.search.trust import Flag, weigh
+
+
+def judged(model, *, norm="l2", rows=40, clean=None, surrogate=None, stages=4):
+    """The verdict on a model at the radius where about half of the points hold."""
+    x = images(rows)
+    clean = clean or model
+    with torch.no_grad():
+        logits = clean(x)
+    y = logits.argmax(1)
+    radius = fab(clean, x, y, norm, steps=10).distances.median().item()
+    stages = short(logits.shape[1], norm, queries=300)[:stages]
+    settings = Settings(batch=64)
+    return robust(
+        model, x, y, Ball(norm, radius), version=stages, settings=settings, surrogate=surrogate
+    )
+
+
+def honest_models():
+    torch.manual_seed(5)
+    mlp = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.Tanh(), nn.Linear(32, 3)).eval()
+    normed = nn.Sequential(
+        nn.Conv2d(1, 6, 3, padding=1),
+        nn.BatchNorm2d(6),
+        nn.ReLU(),
+        nn.AvgPool2d(2),
+        nn.Flatten(),
+        nn.Linear(96, 5),
+    ).eval()
+    return {
+        "linear, two classes": (Linear(2, 64), "l2"),
+        "relu network": (small_cnn(4), "l2"),
+        "smooth network, l∞": (small_cnn(4, act=nn.SiLU, seed=3), "linf"),
+        "tanh network": (mlp, "l2"),
+        "network with batch norm": (normed, "l2"),
+    }
+
+
+@pytest.mark.parametrize("name", honest_models())
+def test_an_honest_model_may_be_quoted(name):
+    model, norm = honest_models()[name]
+    found = judged(model, norm=norm)
+    assert 0.25 < found.accuracy < 0.75
+    assert found.trust.verdict != "do not quote", found.trust.reasons
+
+
+MASKED = [
+    (Saturated, "zero-gradients"),
+    (Randomised, "randomness"),
+    (Quantised, "zero-gradients"),
+    (BrokenGradient, "honest-gradient"),
+]
+
+
+@pytest.mark.parametrize(("mask", "reason"), MASKED)
+def test_a_model_that_hides_its_gradient_is_not_quoted(mask, reason):
+    net = small_cnn(4)
+    found = judged(mask(net).eval(), clean=net)
+    assert found.trust.verdict == "do not quote"
+    bad = {flag.name for flag in found.trust.flags if flag.status == "bad"}
+    assert reason in bad
+    assert found.trust.reasons and found.trust.to_json()["verdict"] == "do not quote"
+
+
+def test_logits_that_are_no_numbers_are_not_quoted():
+    net = small_cnn(4)
+
+    class Overflowing(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = net
+
+        def forward(self, x):
+            return self.net(x) + torch.where(x.amax((1, 2, 3)) > 0.805, torch.nan, 0.0)[:, None]
+
+    found = judged(Overflowing().eval(), rows=12, clean=net)
+    assert found.trust.verdict == "do not quote"
+    assert any(flag.name == "finite" and flag.status == "bad" for flag in found.trust.flags)
+
+
+def test_images_made_against_another_model_count():
+    net = small_cnn(4)
+    found = judged(BrokenGradient(net).eval(), clean=net, surrogate=net, stages=2)
+    transfer = next(flag for flag in found.trust.flags if flag.name == "transfer")
+    assert transfer.status == "bad" and transfer.value > 0.05
+    honest = judged(net, stages=1)
+    skipped = next(flag for flag in honest.trust.flags if flag.name == "transfer")
+    assert skipped.status == "skipped"
+
+
+def test_one_bad_sign_forbids_and_one_weak_sign_weakens():
+    ok = Flag("a", "ok", 0.0, "fine")
+    weak = Flag("b", "weak", 0.1, "hm")
+    bad = Flag("c", "bad", 0.9, "no")
+    assert weigh([ok]).verdict == "trusted"
+    assert weigh([ok, weak]).verdict == "weak"
+    both = weigh([ok, weak, bad])
+    assert both.verdict == "do not quote" and both.reasons == ("no", "hm")
