@@ -124,7 +124,6 @@ def _settings(run: Run, name: str, classifier: Classifier, asked: Settings, quie
     return Search(
         seed=asked.seed,
         batch=asked.batch or "auto",
-        device=str(classifier.mean.device),
         budget=seconds(asked.budget),
         state=run.path("state", name),
         progress=None if quiet else _say(name),
@@ -154,7 +153,7 @@ def _say(name: str) -> Callable[[Mapping[str, Any]], None]:
 def _number(found: Robustness, attack: str) -> Number:
     n = len(found.robust)
     notes = "".join(f"; {note}" for note in found.notes)
-    work = f"{found.counts.get('forward', 0)} forward, {found.counts.get('backward', 0)} backward"
+    work = f"{found.counts['forwards']} forward, {found.counts['backwards']} backward"
     text = f"{found.protocol} ({attack}); {work} passes{notes}"
     low, high = (round(bound * n) for bound in found.bounds)
     ends = (wilson(low, n)[0], wilson(high, n)[1])
