@@ -24,6 +24,15 @@ FILES = {  # spec, file, share of every twentieth picture that must be right
 }
 
 
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    """One picture at a time only loses by a second thread."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 @pytest.fixture(scope="module")
 def weights() -> Path:
     folder = os.environ.get("COUNTERLENS_WEIGHTS")
