@@ -1,7 +1,8 @@
 """CAMs against PyPI's grad-cam on ten architectures fixed by name, six of them not plain CNNs.
 
 The oracle gets its layer and its reshape by hand from the table; ours finds both by itself. Random
-weights: equality does not depend on what a network has learnt.
+weights: equality does not depend on what a network has learnt. In double precision: an untrained
+network's maps can be almost flat, and scaling them to [0, 1] magnifies rounding.
 """
 
 import numpy as np
@@ -54,7 +55,7 @@ def model_of(name: str) -> Classifier:
     torch.manual_seed(0)
     net = timm.create_model(name, pretrained=False, num_classes=10)
     size = tuple(net.pretrained_cfg["input_size"][1:])
-    return Classifier(net, numbered(10), preprocess=Preprocess(size)).eval()
+    return Classifier(net, numbered(10), preprocess=Preprocess(size)).eval().double()
 
 
 def peer_map(model, layer: str, reshape, x: torch.Tensor, target: int, kind) -> np.ndarray:
@@ -73,7 +74,9 @@ def test_both_maps_equal_the_peers_to_1e_5(name):
     layer, reshape = ROSTER[name]
     found = cam_layer(model)
     assert found.name == layer
-    x = torch.rand(2, 3, *model.preprocess.size, generator=torch.Generator().manual_seed(1))
+    x = torch.rand(
+        2, 3, *model.preprocess.size, generator=torch.Generator().manual_seed(1)
+    ).double()
     for method, kind in (("grad-cam", GradCAM), ("hires-cam", HiResCAM)):
         target = next(
             k
@@ -103,7 +106,7 @@ def test_layers_chosen_by_hand_agree_too(name, place, reshape):
     from pytorch_grad_cam import GradCAM
 
     model = model_of(name)
-    x = torch.rand(1, 3, 224, 224, generator=torch.Generator().manual_seed(2))
+    x = torch.rand(1, 3, 224, 224, generator=torch.Generator().manual_seed(2)).double()
     for target in (1, 4):
         ours = class_cam(model, x, torch.tensor([target]), layer=place).picture.numpy()
         theirs = peer_map(model, place.name, reshape, x, target, GradCAM)

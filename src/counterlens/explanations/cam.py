@@ -158,4 +158,5 @@ def _layer_and_gradient(
     if len(kept) != 1:
         raise InputError(f"layer {place.name!r} ran {len(kept)} times in one pass, expected once.")
     (gradient,) = torch.autograd.grad(values.sum(), kept[0])
-    return place.maps(kept[0].detach()).float(), place.maps(gradient).float()
+    wide = torch.promote_types(gradient.dtype, torch.float32)  # sums over channels in half drift
+    return place.maps(kept[0].detach()).to(wide), place.maps(gradient).to(wide)
