@@ -1,0 +1,71 @@
+"""Can the answer be followed back to the pixels? What attacks and explanations stand on."""
+
+from collections.abc import Callable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from counterlens.doctor.finding import Finding
+from counterlens.types import Images, Logits, Scores
+
+STEP = 0.02
+"""Promised change of the score for the difference quotient, as a share of the logits' spread."""
+LEAST, MOST = 0.5, 2.0
+_SHAPE = (
+    "Remove rounding, uint8 casts, .detach(), torch.no_grad() or NumPy from the way between "
+    "pixels and logits."
+)
+
+
+def gradients(forward: Callable[[Images], Logits], x: Images) -> Finding:
+    """Are gradients of the winning margin there, finite, not zero, and true?"""
+    name = "gradients"
+    try:
+        grad, spread = _margin_gradient(forward, x)
+    except RuntimeError as error:
+        found = f"no gradient reaches the pixels ({str(error).splitlines()[0][:90]})."
+        return Finding(name, "fail", found, "high", _SHAPE)
+    size = grad.flatten(1).norm(dim=1)
+    broken = int((~torch.isfinite(size)).sum())
+    if broken:
+        found = f"NaN or infinite gradients on {broken} of {len(x)} images."
+        fix = "Look for a square root or a division at 0 in forward, or half precision."
+        return Finding(name, "fail", found, "high", fix)
+    dead = int((size == 0).sum())
+    if dead:
+        found = f"the gradient is exactly zero on {dead} of {len(x)} images."
+        return Finding(name, "fail" if dead == len(x) else "warn", found, "high", _SHAPE)
+    ratio = _difference_ratio(forward, x, grad, spread).median().item()
+    if not LEAST <= ratio <= MOST:
+        found = f"a small step along the gradient changes the margin by {ratio:.2f} of the promise."
+        return Finding(name, "warn", found, "medium", _SHAPE)
+    found = f"finite, not zero on {len(x)} images; a small step keeps {ratio:.2f} of its promise."
+    return Finding(name, "ok", found)
+
+
+def _margin_gradient(forward: Callable[[Images], Logits], x: Images) -> tuple[Images, float]:
+    z = x.clone().requires_grad_()
+    with torch.enable_grad():
+        out = forward(z)
+        (grad,) = torch.autograd.grad(_margin(out, out.detach()).sum(), z)
+    return grad, out.detach().std().item()
+
+
+def _margin(out: Logits, reference: Logits) -> Scores:
+    """Lead of the reference's answer over its runner-up."""
+    first, second = reference.topk(2, dim=1).indices.unbind(1)
+    rows = torch.arange(len(out), device=out.device)
+    return out[rows, first] - out[rows, second]
+
+
+def _difference_ratio(
+    forward: Callable[[Images], Logits], x: Images, grad: Images, spread: float
+) -> Float[Tensor, "b"]:
+    """Central difference along the gradient over what the gradient promises."""
+    length = grad.flatten(1).norm(dim=1)
+    step = (STEP * spread / length).view(-1, 1, 1, 1) * grad / length.view(-1, 1, 1, 1)
+    with torch.no_grad():
+        reference = forward(x)
+        change = _margin(forward(x + step), reference) - _margin(forward(x - step), reference)
+    return change / (2 * STEP * spread)

@@ -1,0 +1,339 @@
+"""Is the network fed as it was trained? Normalisation, pixel range and channel order.
+
+Every way a network is usually fed is tried in place of the present one. Evidence for another way:
+the statistics stored in the batch norms fit it better (needs photographs, no labels), or the labels
+become likelier (needs labelled data; the only evidence where there are no batch norms).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from jaxtyping import Int
+from torch import Tensor, nn
+
+from counterlens.classifier import Classifier, unwrap
+from counterlens.doctor import statistics
+from counterlens.doctor.finding import Finding, Sure
+from counterlens.doctor.outputs import Kind, information, log_probs
+from counterlens.doctor.probes import Probes
+from counterlens.types import Images, Labels, Logits
+
+FEW, SCREEN = 1 / 6, 16
+"""On which all ways are compared: share of the images by stored statistics, images by answers."""
+LEAST_LABELS = 24
+BAD_FIT, GOOD_FIT, RATIO = 0.25, 0.12, 4.0
+"""Stored statistics speak clearly where the present way is at least so far off, another at most."""
+POOR_FIT, POOR_RATIO = 0.12, 2.5
+LIKELIER, SIGMAS, MORE_MET = 0.1, 4.0, 0.03
+"""Labels speak clearly where they become likelier by so many nats, so many standard errors, and so
+large a share more of them is met."""
+COLOUR_CLEAR, COLOUR_SOME = 4.0, 2.5
+"""Standard deviations by which stored statistics must prefer blue first."""
+
+Rows = Int[Tensor, "n"]
+Speech = Literal["clear", "some", "none", "against"]
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to feed a network: (x − mean) / std of RGB in [0, 1], perhaps turned to BGR.
+
+    `turn` says when: "before" the normalisation, as where OpenCV read the images, or "after", as
+    where a network of BGR inputs brings its own order of means.
+    """
+
+    name: str
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    turn: Literal["", "before", "after"] = ""
+
+    def feed(self, x: Images) -> Images:
+        """The network's input."""
+        shape = (1, -1, 1, 1)
+        x = x.flip(1) if self.turn == "before" else x
+        u = (x - x.new_tensor(self.mean).view(shape)) / x.new_tensor(self.std).view(shape)
+        return u.flip(1) if self.turn == "after" else u
+
+    @property
+    def plain(self) -> bool:
+        """Whether pixels are passed on as they are."""
+        return set(self.mean) == {0.0} and set(self.std) == {1.0}
+
+    @property
+    def scale(self) -> int:
+        """Size class of what the network gets: 1 about one, 2 hundreds, 0 hundredths."""
+        return 2 if max(self.std) < 0.02 else 0 if min(self.std) > 20 else 1
+
+    def near(self, other: "Way") -> bool:
+        """Whether the difference is too small to matter, as between ImageNet's and CIFAR's."""
+        means = max(abs(a - b) for a, b in zip(self.mean, other.mean, strict=True))
+        ratios = [max(a / b, b / a) for a, b in zip(self.std, other.std, strict=True)]
+        return means < 0.08 * max(1, *self.std) and max(ratios) < 1.25
+
+    def __str__(self) -> str:
+        mean, std = (tuple(round(v, 4) for v in values) for values in (self.mean, self.std))
+        return f"mean={mean}, std={std}"
+
+
+def _inverse(way: Way, name: str) -> Way:
+    std = tuple(1 / s for s in way.std)
+    return Way(name, tuple(-m / s for m, s in zip(way.mean, way.std, strict=True)), std)
+
+
+PLAIN = Way("pixels as they are", (0.0,) * 3, (1.0,) * 3)
+IMAGENET = Way("ImageNet's mean and std", (0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+CIFAR = Way("CIFAR-10's mean and std", (0.4914, 0.4822, 0.4465), (0.247, 0.2435, 0.2616))
+HALF = Way("pixels in −1 … 1", (0.5,) * 3, (0.5,) * 3)
+BYTES = Way("pixels in 0 … 255", (0.0,) * 3, (1 / 255,) * 3)
+CAFFE = Way("pixels in 0 … 255 less their mean", (0.485, 0.4579, 0.4076), (1 / 255,) * 3)
+WAYS = (
+    *(PLAIN, IMAGENET, CIFAR, HALF, BYTES, CAFFE),
+    _inverse(IMAGENET, "ImageNet's normalisation undone once"),
+    _inverse(HALF, "−1 … 1 undone once"),
+    Way("pixels divided by 255 once more", (0.0,) * 3, (255.0,) * 3),
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    """All that is known when the wrapping is judged."""
+
+    net: nn.Module
+    now: Way
+    probes: Probes
+    patches: Images
+    outputs: Logits
+    kind: Kind
+    seed: int
+
+    def log_p(self, way: Way, rows: Rows) -> Logits:
+        """Log-probabilities of some of the probes, fed in some way."""
+        if way == self.now:
+            return log_probs(self.outputs[rows], self.kind)
+        with torch.no_grad():
+            out = self.net(way.feed(self.probes.x[rows]))
+            return log_probs(out if isinstance(out, Tensor) else unwrap(out), self.kind)
+
+    def layers(self, way: Way, x: Images) -> list[statistics.Layer]:
+        """The first batch norms on images fed in some way; none where they were never trained."""
+        return [] if statistics.fresh(self.net) else statistics.first_layers(self.net, way.feed(x))
+
+
+def present(classifier: Classifier) -> Way:
+    """The way the classifier feeds its network."""
+    mean, std = (tuple(t.flatten().tolist()) for t in (classifier.mean, classifier.std))
+    return Way("the present wrapping", mean, std)
+
+
+def judge(case: Case) -> list[Finding]:
+    """Findings on normalisation, pixel range and channel order."""
+    channels = len(case.now.mean)
+    grey = [replace(w, mean=(sum(w.mean) / 3,), std=(sum(w.std) / 3,)) for w in WAYS]
+    others = [w for w in (WAYS if channels == 3 else grey) if not w.near(case.now)]
+    best, verdicts = _normalisation(case, others)
+    return [*verdicts, _channel_order(case, best)]
+
+
+def _normalisation(case: Case, others: Sequence[Way]) -> tuple[Way, list[Finding]]:
+    """The way to believe in, and the findings on normalisation and pixel range."""
+    few = _few(case.probes.x)
+    layers = {way: case.layers(way, few) for way in (case.now, *others)}
+    if not layers[case.now]:
+        return _by_answers(case, others)
+    fits = {way: statistics.gap(found) for way, found in layers.items()}
+    best = min(others, key=fits.__getitem__)
+    told = f"stored statistics are {fits[case.now]:.2f} off"
+    speech = _fit_speech(fits[case.now], fits[best])
+    if speech == "none":
+        strange = fits[case.now] > BAD_FIT
+        note = (
+            ", and no usual way fits better; other images than it was trained on?"
+            if strange
+            else ""
+        )
+        return case.now, _fine(f"{told}{note}.", "low" if strange else "high")
+    told += f", {fits[best]:.2f} with {best.name}"
+    return _weigh(case, best, speech, told)
+
+
+def _few(x: Images) -> Images:
+    return x[: max(8, int(FEW * len(x)))]
+
+
+def _fit_speech(now: float, best: float) -> Speech:
+    if now >= BAD_FIT and best <= GOOD_FIT and now >= RATIO * best:
+        return "clear"
+    return "some" if now >= POOR_FIT and now >= POOR_RATIO * best else "none"
+
+
+def _weigh(case: Case, best: Way, speech: Speech, told: str) -> tuple[Way, list[Finding]]:
+    """Stored statistics speak for another way; hear the labels too."""
+    labels, likelier = _labels_speech(case, case.now, best, skip=0)
+    told += f"; {likelier}" if likelier else ""
+    if labels == "against":
+        return case.now, _fine(f"{told}.", "medium")
+    if labels == "clear":
+        return best, _wrong(case.now, best, "fail", f"{told}.", "high")
+    if labels == "none" and likelier:  # there are labels, and they do not care
+        return case.now, _wrong(case.now, best, "warn", f"{told}.", "low")
+    if speech == "clear" and _photographs_agree(case, best):
+        return best, _wrong(case.now, best, "fail", f"{told}.", "medium")
+    return case.now, _wrong(case.now, best, "warn", f"{told}.", "low")
+
+
+def _photographs_agree(case: Case, best: Way) -> bool:
+    """Whether shipped photographs say the same as the user's unlabelled images."""
+    if case.probes.source != "data":
+        return True
+    fits = [statistics.gap(case.layers(way, _few(case.patches))) for way in (case.now, best)]
+    return fits[0] > fits[1]
+
+
+def _by_answers(case: Case, others: Sequence[Way]) -> tuple[Way, list[Finding]]:
+    """No stored statistics: compare the answers, with labels where there are some."""
+    if case.probes.labelled >= SCREEN + LEAST_LABELS:
+        rows = (case.probes.labels >= 0).nonzero().flatten()[:SCREEN]
+        y = case.probes.labels[rows]
+        scores = {
+            way: _likelihood(case.log_p(way, rows), y).mean().item() for way in (case.now, *others)
+        }
+        best = max(others, key=scores.__getitem__)
+        if scores[best] <= scores[case.now]:
+            return case.now, _fine("the labels are likeliest as it is wrapped.", "medium")
+        speech, likelier = _labels_speech(case, case.now, best, skip=SCREEN)
+        if speech == "clear":
+            return best, _wrong(case.now, best, "fail", f"{likelier}.", "high")
+        return case.now, _fine(f"{likelier}: within chance.", "medium")
+    rows = torch.arange(min(2 * SCREEN, len(case.probes.x)))
+    told = {way: information(case.log_p(way, rows)) for way in (case.now, *others)}
+    best = max(others, key=told.__getitem__)
+    facts = (
+        f"answers tell {told[case.now]:.2f} nats of the image, {told[best]:.2f} with {best.name}"
+    )
+    if told[best] > 2 * told[case.now] and told[best] - told[case.now] > 0.5:
+        return case.now, _wrong(case.now, best, "warn", f"{facts}.", "low")
+    why = f"cannot tell: no batch-norm statistics and no labels; {facts}."
+    return case.now, [
+        Finding(name, "skipped", why, "low") for name in ("normalisation", "pixel range")
+    ]
+
+
+def _likelihood(log_p: Logits, y: Labels) -> Tensor:
+    return log_p.double().clamp_min(-20).gather(1, y[:, None]).squeeze(1)
+
+
+def _labels_speech(case: Case, base: Way, other: Way, *, skip: int) -> tuple[Speech, str]:
+    """What the labels say of a way other than `base`; no words where there are too few.
+
+    Likelihood is the sharper measure, but labels in a wrong order are likelier under any way that
+    makes the answers less certain; so more of them must be met as well.
+    """
+    rows = (case.probes.labels >= 0).nonzero().flatten()[skip:]
+    if len(rows) < LEAST_LABELS:
+        return "none", ""
+    y = case.probes.labels[rows]
+    now, then = case.log_p(base, rows), case.log_p(other, rows)
+    gain = _likelihood(then, y) - _likelihood(now, y)
+    mean = gain.mean().item()
+    sigmas = mean / max(gain.std().item() / len(gain) ** 0.5, 1e-9)
+    met, would = (int((p.argmax(1) == y).sum()) for p in (now, then))
+    words = (
+        f"{would} of {len(y)} labels met in place of {met}, {mean:+.2f} nats likelier "
+        f"({sigmas:+.1f} σ), with {other.name}"
+    )
+    if sigmas <= -2 and met > would:
+        return "against", words
+    if sigmas < 2 or would <= met:
+        return "none", words
+    clear = sigmas >= SIGMAS and mean >= LIKELIER and would - met >= MORE_MET * len(y)
+    return ("clear" if clear else "some"), words
+
+
+def _fine(found: str, sure: Sure) -> list[Finding]:
+    return [Finding(name, "ok", found, sure) for name in ("normalisation", "pixel range")]
+
+
+def _wrong(
+    now: Way, best: Way, status: Literal["warn", "fail"], told: str, sure: Sure
+) -> list[Finding]:
+    """One finding speaks, the other points at it."""
+    if now.scale != best.scale:
+        check, what = "pixel range", f"the network seems to expect {best.name}"
+    elif best.plain or best.name.endswith("once"):
+        check, what = (
+            "normalisation",
+            "double normalisation: the network seems to normalise by itself",
+        )
+    elif now.plain:
+        check, what = "normalisation", f"normalisation is missing: {best.name} fit"
+    else:
+        check, what = "normalisation", f"wrong mean and std: {best.name} fit"
+    fix = f"Wrap it as Classifier(net, classes, {best}, …), or remove the second normalisation."
+    if now.plain:
+        fix = f"Wrap it as Classifier(net, classes, {best}, …)."
+    spoken = Finding(check, status, f"{what} ({told.rstrip('.')}).", sure, fix)
+    other = "pixel range" if check == "normalisation" else "normalisation"
+    silent = Finding(other, "ok", f"see {check}.", "low")
+    return [spoken, silent] if check == "normalisation" else [silent, spoken]
+
+
+def _channel_order(case: Case, way: Way) -> Finding:
+    """Red first, or blue first? By stored statistics on photographs, and by labels."""
+    name = "channel order"
+    if len(way.mean) != 3:
+        return Finding(name, "ok", "one channel.")
+    turned = _best_turn(case, way)
+    labels, likelier = _labels_speech(case, way, turned, skip=0)
+    photos = _colour_sigmas(case, way, turned, case.patches)
+    if photos is None:
+        if not likelier:
+            why = "cannot tell: no batch-norm statistics and no labels."
+            return Finding(name, "skipped", why, "low")
+        return _colour_verdict(labels, 0.0, likelier)
+    sigmas, fit = photos
+    told = f"stored statistics prefer BGR by {sigmas:+.1f} σ on photographs"
+    own = _colour_sigmas(case, way, turned, case.probes.x) if case.probes.source == "data" else None
+    if own is not None:
+        told += f", {own[0]:+.1f} σ on the data"
+        fit = max(fit, own[1])
+        agree = sigmas * own[0] > 0
+        sigmas = (sigmas + own[0]) / 2**0.5 if agree else min(sigmas, own[0], key=abs)
+    told += f"; {likelier}" if likelier else ""
+    return _colour_verdict(labels, sigmas if fit <= GOOD_FIT else min(sigmas, COLOUR_SOME), told)
+
+
+def _best_turn(case: Case, way: Way) -> Way:
+    """Blue first before the normalisation or after it, whichever the stored statistics prefer."""
+    before = replace(way, name="blue first", turn="before")
+    after = replace(before, turn="after")
+    if len(set(way.mean)) == len(set(way.std)) == 1:  # the same
+        return before
+    fits = {turned: case.layers(turned, case.patches) for turned in (before, after)}
+    if not fits[before]:
+        return before
+    return min(fits, key=lambda turned: statistics.gap(fits[turned]))
+
+
+def _colour_sigmas(case: Case, way: Way, turned: Way, x: Images) -> tuple[float, float] | None:
+    """By how many deviations the stored statistics fit BGR better, and how far BGR is off."""
+    straight, swapped = case.layers(way, x), case.layers(turned, x)
+    if not straight:
+        return None
+    sigmas = statistics.gap_difference(straight, swapped, seed=case.seed)
+    return sigmas, statistics.gap(swapped)
+
+
+def _colour_verdict(labels: Speech, stored: float, told: str) -> Finding:
+    name = "channel order"
+    fix = "Feed RGB: remove the turn to BGR (OpenCV's order), or turn it back: x[:, [2, 1, 0]]."
+    heard = stored >= COLOUR_SOME
+    if labels == "clear" or (labels == "some" and heard):
+        sure: Sure = "high" if labels == "clear" and heard else "medium"
+        return Finding(name, "fail", f"blue comes first: {told}.", sure, fix)
+    if labels == "against" or not heard:
+        return Finding(name, "ok", f"{told}.", "high" if stored < -COLOUR_SOME else "medium")
+    status: Literal["fail", "warn"] = "fail" if stored >= COLOUR_CLEAR else "warn"
+    sure = "medium" if status == "fail" else "low"
+    return Finding(name, status, f"blue seems to come first: {told}.", sure, fix)
