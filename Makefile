@@ -25,8 +25,9 @@ lock: | $(UV)
 	  --no-emit-index-url --no-emit-find-links --no-header pyproject.toml -o requirements.lock
 
 demo: install
-	$(BIN)/counterlens audit zoo:cifar10-plain-small sample:cifar10 \
-	  --calibrate sample:cifar10-calibration --ood noise:uniform --ood noise:smooth
+	$(BIN)/counterlens audit zoo:cifar10-plain-small zoo:cifar10-ratio-small sample:cifar10 \
+	  --calibrate sample:cifar10-calibration --ood noise:uniform --ood noise:smooth --ood sample:textures \
+	  --attack l2:0.5 --attack-points 24 --budget 45s
 
 test: install
 	$(BIN)/pytest

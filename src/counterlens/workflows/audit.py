@@ -94,7 +94,10 @@ def audit(
             runs.append(Run.open(folder))
             continue
         runs.append(_audit(replace(settings, model=model), folder, resume=resume, quiet=quiet))
-    return [*runs, compare([run.folder for run in runs], out=parent / "compare")]
+    together = parent / "compare"
+    if resume and (together / "DONE").exists():
+        return [*runs, Run.open(together)]
+    return [*runs, compare([run.folder for run in runs], out=together)]
 
 
 def _check(settings: Settings) -> None:
@@ -142,7 +145,8 @@ def _audit(settings: Settings, folder: Path, *, resume: bool, quiet: bool) -> Ru
         matched=protocol.matching.summary(),
         weights_hash=weights_hash(classifier),
         data_fingerprint={s.name: s.fingerprint for s in [images, *outside]},
-        notes={s.name: list(s.notes) for s in [images, *outside] if s.notes},
+        notes={s.name: list(s.notes) for s in [images, *outside] if s.notes}
+        | {k: v for k, v in {classifier.name: classifier.card.get("notes")}.items() if v},
         preprocess=asdict(classifier.preprocess),
         device=str(classifier.mean.device),
         seed=settings.seed,

@@ -1,0 +1,158 @@
+"""Commands that explain: explain, neurons, reproduce."""
+
+from typing import Annotated
+
+import typer
+
+from counterlens.cli.shared import Device, Json, Out, Quiet, Resume, Seed, TrustRemote, app, finish
+
+
+@app.command()
+def explain(
+    model: Annotated[
+        str, typer.Argument(help="The model, or the folder of an audit (with --worst).")
+    ],
+    images: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="IMAGE...",
+            help="Picture files, or places in a set: SPEC#ID, SPEC#3, SPEC#0:16.",
+        ),
+    ] = [],
+    target: Annotated[
+        list[str],
+        typer.Option(
+            help="Class by name or number, or true, predicted, near, all, random. May be repeated."
+        ),
+    ] = [],
+    judge: Annotated[
+        list[str],
+        typer.Option(
+            "--with", help="A further model: does it see the target too? May be repeated."
+        ),
+    ] = [],
+    method: Annotated[str, typer.Option(help="pixel, cam, colour or frame.")] = "pixel",
+    radius: Annotated[
+        list[str],
+        typer.Option(help="Budget, e.g. 1.5 or 8/255. May be repeated. Default: six, by size."),
+    ] = [],
+    norm: Annotated[str, typer.Option(help="l2, linf, l1 or l1.5.")] = "l2",
+    steps: Annotated[int, typer.Option(help="Steps of the search.")] = 500,
+    worst: Annotated[
+        int | None, typer.Option(help="With an audit: explain so many of its surest mistakes.")
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option(help="How many pictures of a whole set. Default: 16.")
+    ] = None,
+    batch: Annotated[int | None, typer.Option(help="Pictures per batch. Default: by size.")] = None,
+    out: Out = None,
+    resume: Resume = False,
+    seed: Seed = 0,
+    device: Device = "auto",
+    trust_remote_code: TrustRemote = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Show what would have to change in a picture, or where the model looked."""
+    from counterlens.workflows.explain import explain as run_explain
+
+    made = run_explain(
+        model,
+        images,
+        target=target,
+        judge=judge,
+        method=method,
+        radius=radius,
+        norm=norm,
+        steps=steps,
+        worst=worst,
+        limit=limit,
+        batch=batch,
+        out=out,
+        resume=resume,
+        seed=seed,
+        device=device,
+        trust_remote_code=trust_remote_code,
+        quiet=quiet,
+    )
+    finish(made.run, as_json=as_json, quiet=quiet)
+
+
+@app.command()
+def neurons(
+    model: Annotated[str, typer.Argument(help="The model, e.g. timm:resnet18.")],
+    unit: Annotated[
+        list[int], typer.Option(help="Penultimate unit, by number. May be repeated.")
+    ] = [],
+    logit: Annotated[
+        list[str], typer.Option(help="Class whose logit is raised. May be repeated.")
+    ] = [],
+    image: Annotated[
+        list[str], typer.Option(help="Picture on which the units are shown. May be repeated.")
+    ] = [],
+    steps: Annotated[int, typer.Option(help="Steps of the search.")] = 256,
+    out: Out = None,
+    resume: Resume = False,
+    seed: Seed = 0,
+    device: Device = "auto",
+    trust_remote_code: TrustRemote = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Picture what drives a unit of a model."""
+    from counterlens.workflows.neurons import neurons as run_neurons
+
+    made = run_neurons(
+        model,
+        unit=unit,
+        logit=logit,
+        image=image,
+        steps=steps,
+        out=out,
+        resume=resume,
+        seed=seed,
+        device=device,
+        trust_remote_code=trust_remote_code,
+        quiet=quiet,
+    )
+    finish(made.run, as_json=as_json, quiet=quiet)
+
+
+@app.command()
+def reproduce(
+    name: Annotated[
+        str, typer.Argument(help="ratio-figure1, ratio-figure2, -figure5, -figure7 or -figure13.")
+    ],
+    model: Annotated[
+        list[str], typer.Option(help="Models to compare, plain first. May be repeated.")
+    ] = ["zoo:cifar10-plain-small", "zoo:cifar10-ratio-small"],
+    data: Annotated[str, typer.Option(help="Test images of their classes.")] = "sample:cifar10",
+    ood: Annotated[str, typer.Option(help="Images of other things.")] = "sample:textures",
+    count: Annotated[int, typer.Option(help="How many images to show.")] = 4,
+    steps: Annotated[int, typer.Option(help="Steps of the search.")] = 500,
+    radius: Annotated[list[float], typer.Option(help="l2 budget. May be repeated.")] = [],
+    out: Out = None,
+    resume: Resume = False,
+    seed: Seed = 0,
+    device: Device = "auto",
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Regenerate a figure of a paper with the shipped models."""
+    from counterlens.workflows.reproduce import reproduce as run_reproduce
+
+    made = run_reproduce(
+        name,
+        model=model,
+        data=data,
+        ood=ood,
+        count=count,
+        steps=steps,
+        radius=radius,
+        out=out,
+        resume=resume,
+        seed=seed,
+        device=device,
+        quiet=quiet,
+    )
+    finish(made.run, as_json=as_json, quiet=quiet)

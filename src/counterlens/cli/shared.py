@@ -1,0 +1,67 @@
+"""What all commands share: the application, common options, and how results are printed."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+app = typer.Typer(
+    name="counterlens",
+    help="The debugger for image classifiers: audit, explain, discover, curate, repair.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Out = Annotated[Path | None, typer.Option(help="Run folder to create. Default: under runs/.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Continue the unfinished run in --out.")]
+Seed = Annotated[int, typer.Option(help="Seed of everything random.")]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no summary.")]
+TrustRemote = Annotated[
+    bool, typer.Option("--trust-remote-code", help="Allow a model to run code of its own.")
+]
+
+
+def finish(run: Any, *, as_json: bool, quiet: bool) -> None:
+    """Print what a command made: the numbers to standard error, the answer to standard output."""
+    if not quiet:
+        _show_numbers(run)
+    if as_json:
+        print((run.folder / "result.json").read_text(encoding="utf-8").rstrip())
+    else:
+        print(run.folder)
+
+
+def _show_numbers(run: Any) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in ("number", "value", "95 % interval", "n", ""):
+        table.add_column(heading, justify="left" if heading in ("number", "") else "right")
+    for key, number in run.numbers.items():
+        if number.value is None:
+            table.add_row(key, "—", "", str(number.n), number.reason)
+            continue
+        interval = "" if number.low is None else f"{number.low:.4f} – {number.high:.4f}"
+        verdict = (number.trust or {}).get("verdict", "")
+        table.add_row(key, f"{number.value:.4f}", interval, str(number.n), verdict)
+    for row in run.table("gates"):
+        table.add_row(row["gate"], "pass" if row["passed"] else "FAIL", row["why"], "", "gate")
+    Console(stderr=True).print(table)
+
+
+def show_findings(findings: list[dict[str, Any]]) -> None:
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    marks = {"ok": "[green]ok[/]", "warn": "[yellow]warn[/]", "fail": "[red]FAIL[/]"}
+    for row in findings:
+        console.print(
+            f"{marks.get(row['status'], row['status']):>6}  {row['check']}: {row['found']}"
+        )
+        if row["status"] in ("warn", "fail"):
+            console.print(f"        {row['fix']}  (sure: {row['sure']})")

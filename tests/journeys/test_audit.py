@@ -1,0 +1,169 @@
+"""The audit as its user runs it, on what is shipped; scikit-learn recomputes its numbers."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.metrics import accuracy_score, roc_auc_score
+
+from journeys.command import Command
+
+MODEL = "zoo:cifar10-plain-small"
+KEYS = {
+    "accuracy.top1",
+    "accuracy.top1_all",
+    "calibration.ece",
+    "calibration.ece_common",
+    "calibration.rms",
+    "calibration.rms_paper",
+    "calibration.temperature",
+    "selective.aurra",
+    *(f"ood.uniform.{metric}" for metric in ("auroc", "aupr", "fpr95", "mmc")),
+}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One finished audit that several tests look at."""
+    from counterlens.workflows.audit import audit
+
+    folder = tmp_path_factory.mktemp("audit") / "run"
+    audit([MODEL], "sample:cifar10", ood=["noise:uniform"], limit=120, out=folder, quiet=True)
+    return folder
+
+
+def test_every_number_has_n_an_interval_around_its_value_and_a_protocol(finished: Path) -> None:
+    result = json.loads((finished / "result.json").read_text())
+    assert result["schema"] == 1
+    assert result["numbers"].keys() >= KEYS
+    for key, number in result["numbers"].items():
+        assert number["n"] > 0, key
+        assert number["low"] <= number["value"] <= number["high"], key
+        assert len(number["protocol"]) > 20, key
+
+
+def test_the_numbers_are_those_scikit_learn_finds_in_the_kept_logits(finished: Path) -> None:
+    numbers = json.loads((finished / "result.json").read_text())["numbers"]
+    logits = np.load(finished / "logits" / "cifar10.npy").astype(np.float64)
+    facts = json.loads((finished / "logits" / "cifar10.json").read_text())
+    right = accuracy_score(facts["labels"], logits.argmax(1))
+    assert numbers["accuracy.top1"]["value"] == pytest.approx(right, abs=1e-12)
+
+    outside = np.load(finished / "logits" / "uniform.npy").astype(np.float64)
+    scores = [_log_odds(z / facts["temperature"]) for z in (logits, outside)]
+    truth = np.r_[np.ones(len(logits)), np.zeros(len(outside))]
+    expected = roc_auc_score(truth, np.concatenate(scores))
+    assert numbers["ood.uniform.auroc"]["value"] == pytest.approx(expected, abs=1e-9)
+
+
+def _log_odds(z: np.ndarray) -> np.ndarray:
+    """Of the top class: its logit less the log-sum of all the others."""
+    ordered = np.sort(z, 1)
+    rest = ordered[:, :-1]
+    high = rest.max(1, keepdims=True)
+    return ordered[:, -1] - (high[:, 0] + np.log(np.exp(rest - high).sum(1)))
+
+
+def test_the_images_that_set_the_temperature_are_not_reported_on(finished: Path) -> None:
+    from counterlens.metrics import split_by_id
+
+    ids = json.loads((finished / "logits" / "cifar10.json").read_text())["ids"]
+    assert not split_by_id(ids, 0.2).any()
+    temperature = json.loads((finished / "result.json").read_text())["numbers"][
+        "calibration.temperature"
+    ]
+    assert temperature["n"] + len(ids) == 120
+
+
+def test_the_report_is_one_file_that_names_no_outside_address(finished: Path) -> None:
+    page = (finished / "report.html").read_text()
+    assert "http://" not in page.replace("http://www.w3.org", "")
+    assert "https://" not in page
+    assert page.count("data:image/png") >= 12
+
+
+def test_the_manifest_says_what_was_measured(finished: Path) -> None:
+    manifest = json.loads((finished / "run.json").read_text())
+    assert manifest["settings"]["model"] == MODEL
+    assert len(manifest["weights_hash"]) == 64
+    assert manifest["data_fingerprint"].keys() == {"cifar10", "uniform"}
+    assert manifest["versions"].keys() >= {"torch", "timm", "counterlens"}
+    assert (finished / "DONE").exists() and not (finished / "state").exists()
+
+
+def test_the_last_line_is_the_run_folder_and_a_failed_gate_exits_with_one(
+    counterlens: Command,
+) -> None:
+    said = counterlens(
+        *("audit", MODEL, "sample:cifar10", "--limit", "60", "--out", "here"),
+        *("--require", "accuracy.top1>=0.5", "--require", "accuracy.top1.low>=0.999"),
+    )
+    assert (said.code, said.last) == (1, "here")
+    gates = [json.loads(line) for line in Path("here/tables/gates.jsonl").read_text().splitlines()]
+    assert [gate["passed"] for gate in gates] == [True, False]
+    again = counterlens("audit", MODEL, "sample:cifar10", "--out", "here")
+    assert again.code == 2 and "finished run" in again.err
+
+
+def test_json_is_all_that_standard_output_holds(counterlens: Command) -> None:
+    said = counterlens("audit", MODEL, "sample:cifar10", "--limit", "60", "--json", "--quiet")
+    assert said.code == 0
+    assert json.loads(said.out)["numbers"]["accuracy.top1"]["n"] > 40
+
+
+def test_two_models_are_put_side_by_side(counterlens: Command) -> None:
+    said = counterlens(
+        *("audit", MODEL, "zoo:cifar10-at-0.5", "sample:cifar10", "--limit", "60", "--out", "both")
+    )
+    assert (said.code, said.last) == (0, "both/compare")
+    rows = [
+        json.loads(line)
+        for line in Path("both/compare/tables/paired.jsonl").read_text().splitlines()
+    ]
+    assert any(row["n"] > 40 for row in rows)
+
+
+def test_an_attack_gives_a_number_with_a_verdict(counterlens: Command) -> None:
+    said = counterlens(
+        *("audit", MODEL, "sample:cifar10", "--limit", "40", "--attack", "l2:0.5", "--out", "a"),
+        *("--attack-points", "8", "--attack-version", "rand"),
+    )
+    assert said.code == 0, said.err
+    number = json.loads(Path("a/result.json").read_text())["numbers"]["robust.l2-0.5.accuracy"]
+    assert number["n"] == 8 and number["value"] <= 0.25
+    assert number["trust"]["verdict"] in ("trusted", "weak", "do not quote")
+    kept = np.load("a/tables/adversarial-l2-0.5.npz")
+    assert len(kept["points"]) >= 5
+    assert kept["points"].min() >= 0 and kept["points"].max() <= 1
+
+
+def test_a_killed_audit_goes_on_and_ends_with_the_same_numbers(tmp_path: Path) -> None:
+    out = tmp_path / "killed"
+    command = [
+        *(sys.executable, "-m", "counterlens", "audit", MODEL, "sample:cifar10"),
+        *("--limit", "120", "--ood", "noise:uniform", "--ood", "noise:smooth", "--quiet"),
+    ]
+    first = subprocess.Popen(
+        [*command, "--out", str(out)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    )
+    until = time.monotonic() + 240
+    while not list(out.glob("state/outputs-in-*.npy")) and time.monotonic() < until:
+        assert first.poll() is None, first.stderr.read() if first.stderr else ""
+        time.sleep(0.02)
+    os.kill(first.pid, signal.SIGKILL)
+    first.communicate()
+    assert not (out / "DONE").exists()
+
+    from counterlens.workflows.audit import audit
+
+    settings = {"ood": ["noise:uniform", "noise:smooth"], "limit": 120, "quiet": True}
+    audit([MODEL], "sample:cifar10", out=out, resume=True, **settings)
+    whole = audit([MODEL], "sample:cifar10", out=tmp_path / "whole", **settings)[-1]
+    resumed = json.loads((out / "result.json").read_text())["numbers"]
+    assert resumed == json.loads((whole.folder / "result.json").read_text())["numbers"]

@@ -1,0 +1,139 @@
+"""Bad input through the command line: one clear line, exit code 2, nothing half-written."""
+
+import json
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from journeys.command import Command
+
+MODEL = "zoo:cifar10-plain-small"
+
+
+def folder_of(at: Path, *classes: str) -> Path:
+    """A folder with two noise pictures per class."""
+    rng = np.random.default_rng(0)
+    for name in classes:
+        (at / name).mkdir(parents=True)
+        for i in range(2):
+            pixels = rng.integers(0, 256, (32, 32, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(at / name / f"{i}.png")
+    return at
+
+
+def refused(counterlens: Command, *arguments: str, saying: str) -> None:
+    """One line that says this, exit code 2, and no file left by the command."""
+    before = counterlens.left_behind()
+    said = counterlens(*arguments)
+    assert said.code == 2, said.err
+    assert said.out == ""
+    lines = [line for line in said.lines if line.startswith("error:")]
+    assert len(lines) == 1 and saying in lines[0], said.err
+    assert "Traceback" not in said.err
+    assert counterlens.left_behind() == before
+
+
+@pytest.mark.parametrize(
+    ("model", "saying"),
+    [
+        ("zoo:cifar10-plain-smal", "cifar10-plain-small"),
+        ("timm:resnet1", "resnet1"),
+        ("nothing:at-all", "zoo:"),
+        ("missing.py:make", "missing.py"),
+        ("no/such/folder", "no/such/folder"),
+    ],
+)
+def test_a_model_that_does_not_exist(counterlens: Command, model: str, saying: str) -> None:
+    refused(counterlens, "audit", model, "sample:cifar10", saying=saying)
+
+
+@pytest.mark.parametrize(
+    ("data", "saying"),
+    [
+        ("sample:cifar11", "cifar10"),
+        ("no/such/folder", "no/such/folder"),
+        ("pack:missing.npz", "missing.npz"),
+        ("known:cifar-1O@here", "cifar10"),
+    ],
+)
+def test_data_that_does_not_exist(counterlens: Command, data: str, saying: str) -> None:
+    refused(counterlens, "audit", MODEL, data, saying=saying)
+
+
+def test_an_empty_folder(counterlens: Command) -> None:
+    Path("empty").mkdir()
+    refused(counterlens, "audit", MODEL, "empty", saying="empty")
+
+
+def test_classes_the_model_does_not_know(counterlens: Command) -> None:
+    folder_of(Path("data"), "teapot", "spanner")
+    refused(counterlens, "audit", MODEL, "data", saying="teapot")
+
+
+def test_a_corrupt_picture_is_named(counterlens: Command) -> None:
+    folder_of(Path("data"), "cat", "dog")
+    Path("data/cat/0.png").write_bytes(b"\x89PNG\r\n\x1a\nnot a picture")
+    said = counterlens("audit", MODEL, "data", "--out", "run")
+    assert said.code == 2
+    assert "cat/0.png" in next(line for line in said.lines if line.startswith("error:"))
+    assert not Path("run/DONE").exists() and not Path("run/result.json").exists()
+
+
+def test_a_truncated_archive(counterlens: Command) -> None:
+    np.savez("whole.npz", encoded=np.zeros(9, np.uint8), offsets=np.array([0, 9]))
+    Path("torn.npz").write_bytes(Path("whole.npz").read_bytes()[:200])
+    assert not zipfile.is_zipfile("torn.npz")
+    refused(counterlens, "audit", MODEL, "pack:torn.npz", saying="torn.npz")
+
+
+def test_a_model_of_one_class(counterlens: Command) -> None:
+    Path("one.py").write_text(
+        "import torch\n"
+        "def make():\n"
+        "    net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3072, 1))\n"
+        "    net.input_size = (32, 32)\n"
+        "    return net\n"
+    )
+    refused(counterlens, "audit", "one.py:make", "sample:cifar10", saying="at least 2")
+
+
+def test_arrays_with_a_wrong_number_of_channels(counterlens: Command) -> None:
+    np.savez(
+        "five.npz",
+        images=np.zeros((4, 32, 32, 5), np.uint8),
+        labels=np.arange(4),
+        classes=np.array(["cat", "dog", "frog", "ship"]),
+    )
+    refused(counterlens, "audit", MODEL, "pack:five.npz", saying="five.npz")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "saying"),
+    [
+        (("--attack", "l7:0.5"), "l7:0.5"),
+        (("--attack", "l2:-1"), "l2:-1"),
+        (("--attack", "l2:0"), "l2:0"),
+        (("--require", "accuracy.top1=0.9"), "accuracy.top1=0.9"),
+        (("--ood", "sample:cifar10"), "cifar10"),
+        (("--budget", "soon"), "soon"),
+        (("--limit", "0"), "--limit"),
+    ],
+)
+def test_options_that_make_no_sense(
+    counterlens: Command, arguments: tuple[str, ...], saying: str
+) -> None:
+    refused(counterlens, "audit", MODEL, "sample:cifar10", *arguments, saying=saying)
+
+
+def test_a_gate_on_a_number_the_run_has_not_fails_and_names_what_is_near(
+    counterlens: Command,
+) -> None:
+    said = counterlens(
+        *("audit", MODEL, "sample:cifar10", "--limit", "60", "--require", "accuracy.top2>=0.9")
+    )
+    assert said.code == 1
+    (gate,) = [json.loads(line) for line in Path(said.last, "tables/gates.jsonl").open()]
+    assert not gate["passed"] and "accuracy.top1" in gate["why"]
