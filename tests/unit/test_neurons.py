@@ -58,6 +58,15 @@ def test_logits_can_be_lowered_too():
     assert model(up.images)[0, 1] > model(down.images)[0, 1]
 
 
+def test_a_unit_that_sleeps_at_the_start_is_woken():
+    model = stripes()
+    model.net[1].bias.data.fill_(-0.05)  # a grey picture is below the threshold
+    model.net[1] = nn.Sequential(model.net[1], nn.ReLU())
+    made = neuron_pictures(model, [0], steps=60)
+    assert made.start.item() == 0
+    assert made.activation.item() > 0.1
+
+
 def test_the_fourier_code_equals_numpys_inverse_transform(rng):
     code = torch.randn(1, 1, 6, 4, 2, generator=rng, dtype=torch.float64)
     spectrum = (code[..., 0] + 1j * code[..., 1]).numpy()[0, 0]

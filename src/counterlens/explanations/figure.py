@@ -56,7 +56,8 @@ def grid(
     lines = max(panel.caption.count("\n") + 1 for row in rows for panel in row)
     high = cell + 0.14 * lines + 0.06
     top = (0.25 if heads else 0.05) + (0.3 if title else 0)
-    size = (left + columns * (cell + 0.1), top + len(rows) * high)
+    wide = max(left + columns * (cell + 0.1), 0.1 + 0.085 * len(title))
+    size = (wide, top + len(rows) * high)
     figure: Any = Figure(figsize=size, dpi=150)
     if title:
         figure.text(0.01, 1 - 0.2 / size[1], title, fontsize=9, weight="bold", va="center")

@@ -26,6 +26,7 @@ from counterlens.types import Images, Objective, Scores
 
 Kind = Literal["unit", "logit"]
 STEP = 0.05
+KICK = 0.1
 JUDGE_EVERY = 16
 
 
@@ -124,6 +125,9 @@ def _ascend(
         square = 0.999 * square + 0.001 * grad.square()
         scale = (square / (1 - 0.999**step)).sqrt() + 1e-8
         code = code + STEP * (mean / (1 - 0.9**step)) / scale
+        asleep = grad.flatten(1).abs().amax(1) == 0  # a dead ReLU says nothing: shake the picture
+        shake = KICK * normal(mix(seeds, -step), code.shape[1:], like=code)
+        code = torch.where(asleep.view(-1, 1, 1, 1, 1), code + shake, code)
         if step % JUDGE_EVERY == 0 or step == steps:
             with torch.no_grad():
                 now = picture(code, size)
