@@ -87,7 +87,7 @@ class _World:
         self.confidence = bins.confidence.numpy()[filled] / self.n
         self.width, self.seed = bins.width, seed
         self.kept = slice(None) if last else slice(0, -1)
-        gap = _profile(bins.right.numpy()[filled] / self.n, self.confidence, self.n)
+        gap = shrunken_gaps(bins.right.numpy()[filled] / self.n, self.confidence, self.n)
         if np.abs(gap[self.kept]).max(initial=0.0) < 1e-9:  # no direction: go where there is room
             gap = np.where(self.confidence > 0.5, -1.0, 1.0) / self.total
         self.gap = gap
@@ -124,7 +124,7 @@ class _World:
         return np.asarray(np.sqrt(square / self.total))
 
 
-def _profile(accuracy: np.ndarray, confidence: np.ndarray, n: np.ndarray) -> np.ndarray:
+def shrunken_gaps(accuracy: np.ndarray, confidence: np.ndarray, n: np.ndarray) -> np.ndarray:
     """The gap of each bin, shrunk towards a line in confidence.
 
     Equation: dersimonian1986 (8)   τ² = max(0, (Q − (M − 2)) / (Σ w − Σ w² / Σ w)), shrink by

@@ -146,7 +146,7 @@ def temperature_number(
         low, high = by_ece_interval(logits, labels, value, seed=seed)
         text = (
             f"lowest ECE (10 bins of [1/K, 1]) of {STEPS} geometric temperatures in "
-            f"[{LOWEST}, {HIGHEST}]; normal bootstrap of log T"
+            f"[{LOWEST}, {HIGHEST}]; bootstrap of log T with redrawn answers"
         )
     return Number(value, len(labels), low, high, f"{text}; fitted on {source}")
 

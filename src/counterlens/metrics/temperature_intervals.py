@@ -1,6 +1,6 @@
 """How well the held-out images pin the temperature down.
 
-Paper: Efron 1979 (bootstrap); White 1982 (variance of a fitted parameter when the model is wrong).
+Paper: Efron 1987 (bootstrap); White 1982 (variance of a parameter fitted to a wrong model).
 Differs: the resamples try every second temperature of the grid, 1.6 % apart, which is far finer
     than the interval.
 """
@@ -10,8 +10,12 @@ import math
 import numpy as np
 import torch
 from scipy.sparse import csr_array
+from torch import Tensor
 
-from counterlens.metrics.intervals import Z, holding, replicates
+from counterlens.metrics.answers import judge
+from counterlens.metrics.calibration import width_bins
+from counterlens.metrics.gap_intervals import shrunken_gaps
+from counterlens.metrics.intervals import Counts, Vector, Z, holding, replicates
 from counterlens.metrics.temperature import (
     BINS,
     HIGHEST,
@@ -23,49 +27,59 @@ from counterlens.metrics.temperature import (
 from counterlens.types import Labels, Logits
 
 _REPLICATES = 400
-_CELLS = 20_000_000
 
 
 def by_ece_interval(
     logits: Logits, labels: Labels, value: float, *, seed: int = 0
 ) -> tuple[float, float]:
-    """Normal bootstrap interval, on the log scale, of the temperature with the lowest ECE.
+    """Interval, on the log scale, of the temperature with the lowest ECE.
 
-    A percentile interval would be centred on the mean of the resamples, which wanders less than
-    the fitted temperature does; measured, it covers 98 to 100 %.
+    Images are resampled and their answers drawn anew from the accuracies found at the fitted
+    temperature, freed from the noise of single bins. Resampling the answers as they are would
+    add noise to noise: measured, such intervals hold the truth 98 to 100 % of the time.
     """
     n, k = logits.shape
     if n < 2:
         return LOWEST, HIGHEST
-    right = (logits.argmax(1).cpu() == labels.cpu()).double()
     at = grid()[::2]
+    accuracy = _accuracy(logits, labels, value)
     confidence = grid_confidence(logits, at)
     cells = bin_index(confidence, classes=k, bins=BINS) + BINS * torch.arange(len(at))[:, None]
-    order = np.arange(n + 1)
-    gaps = [  # one sparse matrix per image block: row = temperature × bin, column = image
-        csr_array(
-            (
-                (right[i] - confidence[:, i]).T.ravel().numpy(),
-                cells[:, i].T.ravel().numpy(),
-                order[: len(right[i]) + 1] * len(at),
-            ),
-            shape=(len(right[i]), BINS * len(at)),
-        )
-        for i in torch.split(torch.arange(n), max(1, _CELLS // len(at)))
-    ]
+    hit_cells = _sparse(cells, torch.ones_like(confidence))
+    conf_cells = _sparse(cells, confidence)
+    rng = np.random.default_rng([seed, 1])
 
-    def statistic(counts: np.ndarray) -> np.ndarray:
-        total = np.zeros((len(counts), BINS * len(at)))
-        start = 0
-        for block in gaps:
-            total += (block.T @ counts[:, start : start + block.shape[0]].T.astype(np.float64)).T
-            start += block.shape[0]
-        errors = np.abs(total).reshape(len(counts), len(at), BINS).sum(2)
-        return np.asarray(at.numpy()[errors.argmin(1)])
+    def statistic(counts: Counts) -> Vector:
+        hits = rng.binomial(counts, accuracy)
+        gaps = hit_cells @ hits.T.astype(np.float64) - conf_cells @ counts.T.astype(np.float64)
+        errors = np.abs(gaps).reshape(len(at), BINS, -1).sum(1)
+        return np.asarray(at.numpy()[errors.argmin(0)])
 
     drawn = replicates(statistic, [n], count=_REPLICATES, seed=seed)
     reach = math.exp(Z * float(np.log(drawn).std()))
     return holding(value, value / reach, value * reach, (LOWEST, HIGHEST))
+
+
+def _accuracy(logits: Logits, labels: Labels, value: float) -> Vector:
+    """How likely each answer is right, judged by the bins at the fitted temperature."""
+    said = judge(logits, labels, temperature=value)
+    bins = width_bins(said.confidence, said.right, bins=BINS, start=1 / logits.shape[1])
+    filled = (bins.n > 0).numpy()
+    n = bins.n.numpy()[filled]
+    gaps = np.zeros(BINS)
+    gaps[filled] = shrunken_gaps(
+        bins.right.numpy()[filled] / n, bins.confidence.numpy()[filled] / n, n
+    )
+    own = gaps[bin_index(said.confidence, classes=logits.shape[1], bins=BINS).numpy()]
+    return np.asarray(np.clip(said.confidence.numpy() + own, 0.0, 1.0))
+
+
+def _sparse(cells: Tensor, values: Tensor) -> csr_array:
+    """Rows: temperature × bin; columns: images."""
+    steps, n = cells.shape
+    columns = np.tile(np.arange(n), steps)
+    shape = (steps * BINS, n)
+    return csr_array((values.ravel().numpy(), (cells.ravel().numpy(), columns)), shape=shape)
 
 
 def by_nll_interval(logits: Logits, labels: Labels, value: float) -> tuple[float, float]:
