@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from counterlens.errors import CounterlensError, InputError
     from counterlens.metrics import classification_numbers, ood_numbers
     from counterlens.models import load
-    from counterlens.predict import predict
     from counterlens.runs import Number, Run
     from counterlens.search import apgd, pgd, robust, worst_confidence
     from counterlens.types import Preprocess
@@ -44,7 +43,6 @@ _HOMES = {
     "ood_numbers": "metrics",
     "open_set": "data",
     "pgd": "search",
-    "predict": "predict",
     "robust": "search",
     "train": "workflows.train",
     "worst_confidence": "search",
@@ -68,7 +66,6 @@ __all__ = [
     "ood_numbers",
     "open_set",
     "pgd",
-    "predict",
     "robust",
     "train",
     "worst_confidence",

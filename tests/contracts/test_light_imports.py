@@ -2,8 +2,11 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+import counterlens
 
 HEAVY = ("torch", "torchvision", "timm", "numpy", "scipy", "sklearn", "PIL", "matplotlib", "jinja2")
 WITHOUT_TORCH = ("torch", "torchvision", "timm", "sklearn", "PIL", "matplotlib")
@@ -55,3 +58,10 @@ def test_help_of_every_command_loads_nothing_heavy() -> None:
 )
 def test_reading_runs_needs_no_torch(module: str) -> None:
     assert loaded(f"import counterlens.{module}", WITHOUT_TORCH) == set()
+
+
+def test_no_public_name_is_hidden_by_a_module_of_the_same_name() -> None:
+    """Importing a submodule puts it on the package and would shadow the function."""
+    package = Path(counterlens.__file__).parent
+    modules = {path.stem for path in package.iterdir() if path.suffix in ("", ".py")}
+    assert not modules & set(counterlens.__all__)
