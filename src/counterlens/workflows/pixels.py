@@ -283,7 +283,6 @@ class _Stream:
                 batch_sampler=_From(self.rows, step),
                 num_workers=max(1, (os.cpu_count() or 2) - 1),
                 pin_memory=torch.cuda.is_available(),
-                multiprocessing_context="forkserver" if os.name == "posix" else None,
             )
             self._loader = iter(loader)
         self.next = step + 1

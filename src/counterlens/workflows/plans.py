@@ -111,6 +111,7 @@ def make_plan(
         judge_every=settings["judge"]["every"],
         keep_best=settings["keep_best"],
         patience=settings["patience"],
+        checkpoint_minutes=settings["checkpoint_minutes"],
         max_minutes=max_minutes,
     )
 

@@ -54,6 +54,7 @@ DEFAULTS: dict[str, Any] = {
     "average": 0.0,
     "keep_best": False,
     "patience": None,
+    "checkpoint_minutes": 1.0,
     "judge": {"every": 5, "norm": "l2", "radius": 0.5, "steps": 20, "probe_every": 20},
     "precision": "auto",
     "compile": "auto",
