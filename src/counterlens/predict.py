@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
 import torch
@@ -30,6 +30,8 @@ from counterlens.runs import atomic
 from counterlens.types import Labels, Logits, Preprocess
 
 Auto = Literal["auto"]
+Show = Callable[[int], None]
+"""Told how many pictures are done."""
 LARGE = 2 * 2**30  # logits above this many bytes live in a file
 _PATIENCE = 10.0  # seconds between progress lines when nobody watches a terminal
 
@@ -347,13 +349,9 @@ def _one_line(name: str, why: str) -> str:
     return why if name in why else f"{name}: {why}"
 
 
-class _Show(Protocol):
-    def __call__(self, done: int) -> None: ...
-
-
 @contextmanager
-def _progress(name: str, total: int, wanted: bool) -> Iterator[_Show]:
-    """A function to be told how many pictures are done."""
+def _progress(name: str, total: int, wanted: bool) -> Iterator[Show]:
+    """A bar, a line now and then, or silence."""
     if not wanted:
         yield lambda done: None
     elif sys.stderr.isatty():
@@ -364,7 +362,7 @@ def _progress(name: str, total: int, wanted: bool) -> Iterator[_Show]:
 
 
 @contextmanager
-def _bar(name: str, total: int) -> Iterator[_Show]:
+def _bar(name: str, total: int) -> Iterator[Show]:
     from rich import progress as rich
     from rich.console import Console
 
@@ -386,7 +384,7 @@ def _bar(name: str, total: int) -> Iterator[_Show]:
         yield show
 
 
-def _lines(name: str, total: int, clock: Callable[[], float]) -> _Show:
+def _lines(name: str, total: int, clock: Callable[[], float]) -> Show:
     """Say something every ten seconds; a pass shorter than that says nothing."""
     started = said = clock()
 

@@ -21,7 +21,7 @@ from counterlens.metrics.intervals import (
     wilson,
 )
 from counterlens.metrics.resampled import aupr_interval, aurra_interval, fpr95_interval
-from counterlens.metrics.temperature_intervals import by_ece_interval, by_nll_interval
+from counterlens.metrics.temperature_intervals import by_ece_with_interval, by_nll_interval
 
 
 @pytest.mark.parametrize(("hits", "n"), [(0, 1), (1, 1), (0, 40), (7, 40), (39, 40), (900, 1000)])
@@ -202,9 +202,10 @@ def test_every_interval_holds_its_value(n):
         (aupr(score, outside), lambda v: aupr_interval(a, b, v)),
         (fpr95(score, outside), lambda v: fpr95_interval(a, b, v)),
         (auroc(score, outside), lambda v: delong(a, b)),
-        (1.3, lambda v: by_ece_interval(logits, labels, v)),
         (1.3, lambda v: by_nll_interval(logits, labels, v)),
     ]
+    value, ends = by_ece_with_interval(logits, labels)
+    checks.append((value, lambda v: ends))
     for value, interval in checks:
         low, high = interval(value)
         assert low <= value <= high

@@ -11,6 +11,7 @@ import metric_references as literal
 from counterlens.errors import InputError
 from counterlens.metrics import by_ece, by_nll, split_by_id
 from counterlens.metrics.temperature import grid, grid_confidence
+from counterlens.metrics.temperature_intervals import by_ece_with_interval
 
 
 def _world(n: int, factor: float, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
@@ -94,3 +95,10 @@ def test_the_split_reaches_its_ends(share, marked):
 def test_a_share_outside_0_1_is_refused():
     with pytest.raises(InputError, match="share is 20"):
         split_by_id(["a"], 20)
+
+
+def test_the_temperature_with_an_interval_is_the_one_without():
+    logits, labels = _world(300, 1.4)
+    value, (low, high) = by_ece_with_interval(logits, labels)
+    assert value == by_ece(logits, labels)
+    assert 0.05 <= low < value < high <= 2.71

@@ -24,8 +24,8 @@ from counterlens.metrics.intervals import (
 from counterlens.metrics.ood import aupr, auroc, fpr95
 from counterlens.metrics.resampled import aupr_interval, aurra_interval, fpr95_interval
 from counterlens.metrics.selective import aurra
-from counterlens.metrics.temperature import HIGHEST, LOWEST, STEPS, by_ece, by_nll
-from counterlens.metrics.temperature_intervals import by_ece_interval, by_nll_interval
+from counterlens.metrics.temperature import HIGHEST, LOWEST, STEPS, by_nll
+from counterlens.metrics.temperature_intervals import by_ece_with_interval, by_nll_interval
 from counterlens.runs import Number, key_part
 from counterlens.types import Flags, Labels, Logits
 
@@ -142,8 +142,7 @@ def temperature_number(
         low, high = by_nll_interval(logits, labels, value)
         text = "lowest negative log likelihood; sandwich interval"
     else:
-        value = by_ece(logits, labels)
-        low, high = by_ece_interval(logits, labels, value, seed=seed)
+        value, (low, high) = by_ece_with_interval(logits, labels, seed=seed)
         text = (
             f"lowest ECE (10 bins of [1/K, 1]) of {STEPS} geometric temperatures in "
             f"[{LOWEST}, {HIGHEST}]; bootstrap of log T with redrawn answers"

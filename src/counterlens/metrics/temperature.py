@@ -16,7 +16,7 @@ from torch import Tensor
 from counterlens.checks import check_labels
 from counterlens.errors import InputError
 from counterlens.metrics.answers import check_finite_logits
-from counterlens.types import Labels, Logits
+from counterlens.types import Flags, Labels, Logits
 
 LOWEST, HIGHEST, STEPS, BINS = 0.05, 2.71, 500, 10
 _VANISHED = 45.0  # exp(−45) is below a float64 unit in the last place, times a thousand classes
@@ -61,9 +61,23 @@ def by_ece(
     check_finite_logits(logits)
     check_labels(labels, classes=logits.shape[1], rows=len(logits))
     at = grid() if temperatures is None else temperatures.double().sort().values
-    right = (logits.argmax(1).cpu() == labels.cpu()).double()
-    errors = _grid_ece(grid_confidence(logits, at), right, classes=logits.shape[1], bins=bins)
-    return at[errors.argmin()].item()  # torch takes the first of equal minima: the smallest T
+    right = logits.argmax(1).cpu() == labels.cpu()
+    return lowest(at, grid_confidence(logits, at), right, classes=logits.shape[1], bins=bins)
+
+
+def lowest(
+    at: Float64[Tensor, "s"],
+    confidence: Float64[Tensor, "s b"],
+    right: Flags,
+    *,
+    classes: int,
+    bins: int = BINS,
+) -> float:
+    """The smallest of the temperatures `at` whose confidences have the lowest ECE."""
+    index = bin_index(confidence, classes=classes, bins=bins)
+    gap = torch.zeros(len(confidence), bins, dtype=torch.float64)
+    gap.scatter_add_(1, index, right.double() - confidence)
+    return at[gap.abs().sum(1).argmin()].item()  # torch takes the first of equal minima
 
 
 def grid_confidence(logits: Logits, at: Float64[Tensor, "s"]) -> Float64[Tensor, "s b"]:
@@ -83,13 +97,6 @@ def grid_confidence(logits: Logits, at: Float64[Tensor, "s"]) -> Float64[Tensor,
         ]
         parts.append(torch.stack(rows).reciprocal_())
     return torch.cat(parts, 1)
-
-
-def _grid_ece(confidence: Tensor, right: Tensor, *, classes: int, bins: int) -> Tensor:
-    index = bin_index(confidence, classes=classes, bins=bins)
-    gap = torch.zeros(len(confidence), bins, dtype=torch.float64)
-    gap.scatter_add_(1, index, right - confidence)
-    return gap.abs().sum(1) / confidence.shape[1]
 
 
 def bin_index(confidence: Tensor, *, classes: int, bins: int) -> Tensor:
