@@ -1,6 +1,6 @@
 """Model FLOP/s of a RATIO update as a share of the card's measured bf16 matrix rate.
 
-Result (NVIDIA H200, torch 2.11, bf16, compiled, CUDA graph; share of the rate measured in that run):
+Result (NVIDIA H200, torch 2.11, bf16, compiled, CUDA graph; share of the rate of that run):
     cifar10-at-0.5       64/128/256/320, 512 images       228 TFLOP/s = 0.28   3.6 s per epoch
     ratio, small         48/96/192/192, 512 + 512 apart   156 TFLOP/s = 0.20   6.6 s per epoch
     cifar10-ratio-small  32/64/128/256, 512 + 512 as one  144 TFLOP/s = 0.18   3.7 s per epoch
