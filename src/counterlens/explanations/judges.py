@@ -15,7 +15,7 @@ from torch import Tensor
 
 from counterlens.classifier import Classifier
 from counterlens.errors import InputError
-from counterlens.explanations.pixel import Counterfactuals, confidences
+from counterlens.explanations.pixel import Counterfactuals, confidences, rows_that_fit
 from counterlens.explanations.targets import class_named
 from counterlens.images import Pixels, prepare, to_pixels
 from counterlens.types import Images, Probs, Scores
@@ -97,7 +97,7 @@ def _ask(judge: Classifier, x: Images) -> Probs:
         whole = replace(whole, crop=1.0)
     ready = [prepare(_rgb(one), whole, channels=judge.channels) for one in x]
     batch = torch.stack([torch.from_numpy(one) for one in ready]).float() / 255
-    size = max(1, 98_304 // (batch.shape[2] * batch.shape[3]))
+    size = rows_that_fit(batch, judge.mean.device)
     return torch.cat([confidences(judge, part) for part in torch.split(batch, size)])
 
 

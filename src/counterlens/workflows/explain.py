@@ -16,7 +16,7 @@ from counterlens.ball import NORMS, Norm
 from counterlens.classifier import Classifier
 from counterlens.data import name_of
 from counterlens.errors import InputError
-from counterlens.explanations.pixel import STEPS, confidences, temperature_of
+from counterlens.explanations.pixel import STEPS, confidences, rows_that_fit, temperature_of
 from counterlens.explanations.targets import targets_of
 from counterlens.models import load
 from counterlens.models.weights import weights_hash
@@ -132,7 +132,7 @@ def load_all(
 
 def ask(classifier: Classifier, pictures: Pictures) -> Probs:
     """What a classifier says of each picture, after temperature."""
-    size = max(1, 98_304 // (pictures.x.shape[2] * pictures.x.shape[3]))
+    size = rows_that_fit(pictures.x, classifier.mean.device)
     return torch.cat([confidences(classifier, part) for part in torch.split(pictures.x, size)])
 
 

@@ -61,7 +61,7 @@ def _ask(classifier: Classifier, x: Images, variants: Sequence[Variant]) -> Flip
         return Flips.join(
             [
                 flips(classifier, part.to(device), variants, temperature=warm)
-                for part in torch.split(x, rows_that_fit(x))
+                for part in torch.split(x, rows_that_fit(x, device))
             ]
         )
 

@@ -23,7 +23,7 @@ from counterlens.workflows.showing import Job, difference, save, save_figure
 
 SURE = 0.9
 FIGURES = 12
-"""At most so many pictures get a figure of their own; all are in the table."""
+"""At most so many pictures get a figure, of at most so many targets; all are in the table."""
 
 
 def explain_pixel(job: Job) -> dict[str, Number]:
@@ -43,7 +43,9 @@ def search(job: Job) -> Counterfactuals:
     """All counterfactuals of a job, a few pictures at a time; a resumed run skips what it has."""
     radii = job.radii or default_radii(job.norm, job.classifier.preprocess.size)
     per_picture = max(len(wanted) for wanted in job.targets) * len(radii)
-    group = max(1, (job.batch or rows_that_fit(job.pictures.x)) // per_picture)
+    group = max(
+        1, (job.batch or rows_that_fit(job.pictures.x, job.classifier.mean.device)) // per_picture
+    )
     parts = []
     for at in range(0, len(job.pictures), group):
         path = job.run.path("state", f"pixel-{at}.npz")
@@ -107,7 +109,7 @@ def draw(
     heads = ["original", *(f"{_sign(found.norm)} {show_radius(found.norm, r)}" for r in radii)]
     for i in range(min(len(job.pictures), FIGURES)):
         grids, sides = [], []
-        for target in job.targets[i]:
+        for target in job.targets[i][:FIGURES]:
             here = torch.nonzero((found.image == i) & (found.target == target)).flatten().tolist()
             here.sort(key=lambda k: found.radius[k].item())
             first = Panel(job.pictures.x[i], f"{classes[target]} {found.before[here[0]]:.2f}")
