@@ -53,8 +53,8 @@ def check_probs(p: Tensor, *, name: str = "probs") -> None:
         or (p.sum(1) - 1).abs().max().item() > tolerance * max(1, p.shape[1] ** 0.5)
     ):
         raise InputError(
-            f"{name} are not probabilities: they span [{p.min().item():.3g}, {p.max().item():.3g}]. "
-            "Rows must be ≥ 0 and sum to 1: pass logits.softmax(1)."
+            f"{name} are not probabilities: they span "
+            f"[{p.min().item():.3g}, {p.max().item():.3g}]. Rows must be ≥ 0 and sum to 1: pass logits.softmax(1)."
         )
 
 
