@@ -54,7 +54,8 @@ def check_probs(p: Tensor, *, name: str = "probs") -> None:
     ):
         raise InputError(
             f"{name} are not probabilities: they span "
-            f"[{p.min().item():.3g}, {p.max().item():.3g}]. Rows must be ≥ 0 and sum to 1: pass logits.softmax(1)."
+            f"[{p.min().item():.3g}, {p.max().item():.3g}]. "
+            "Rows must be ≥ 0 and sum to 1: pass logits.softmax(1)."
         )
 
 
