@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from counterlens.metrics import classification_numbers, ood_numbers
     from counterlens.models import load
     from counterlens.runs import Number, Run
-    from counterlens.search import apgd, pgd, robust, worst_confidence
+    from counterlens.search import robust, worst_confidence
+    from counterlens.search.apgd import apgd
+    from counterlens.search.pgd import pgd
     from counterlens.types import Preprocess
     from counterlens.workflows.audit import audit
     from counterlens.workflows.compare import compare
@@ -33,7 +35,7 @@ _HOMES = {
     "Number": "runs",
     "Preprocess": "types",
     "Run": "runs",
-    "apgd": "search",
+    "apgd": "search.apgd",
     "audit": "workflows.audit",
     "classification_numbers": "metrics",
     "compare": "workflows.compare",
@@ -42,7 +44,7 @@ _HOMES = {
     "load": "models",
     "ood_numbers": "metrics",
     "open_set": "data",
-    "pgd": "search",
+    "pgd": "search.pgd",
     "robust": "search",
     "train": "workflows.train",
     "worst_confidence": "search",

@@ -48,6 +48,10 @@ def audit(
     budget: Annotated[
         str | None, typer.Option(help="Time for each attack, e.g. 10m; bounds when it runs out.")
     ] = None,
+    flips: Annotated[
+        int,
+        typer.Option(help="Images whose answer is asked again under small colour and frame edits."),
+    ] = 0,
     calibrate: Annotated[
         str | None,
         typer.Option(help="Images to fit the temperature on. Default: 20 % of DATA, set apart."),
@@ -87,6 +91,7 @@ def audit(
         attack_version=attack_version,
         attack_points=attack_points,
         budget=budget,
+        flips=flips,
         calibrate=calibrate,
         require=require,
         anyway=anyway,

@@ -31,6 +31,7 @@ from counterlens.runs import (
 )
 from counterlens.workflows import gallery
 from counterlens.workflows.compare import compare
+from counterlens.workflows.explain_edits import edit_numbers
 from counterlens.workflows.protocol import Inside, Protocol, choose
 from counterlens.workflows.robustness import parse_attack, robustness, seconds, worst_ood
 from counterlens.workflows.settings import Settings
@@ -46,6 +47,7 @@ def audit(
     attack_version: str = "standard",
     attack_points: int = 1000,
     budget: str | None = None,
+    flips: int = 0,
     calibrate: str | None = None,
     require: Sequence[str] = (),
     anyway: bool = False,
@@ -72,6 +74,7 @@ def audit(
         attack_version,
         attack_points,
         budget,
+        flips,
         calibrate,
         tuple(require),
         anyway,
@@ -160,6 +163,8 @@ def _audit(settings: Settings, folder: Path, *, resume: bool, quiet: bool) -> Ru
     said = _Said(run, classifier, settings, quiet)
     inside = _inside(said, images, protocol, held)
     run.add_numbers(_background(said, images))
+    if settings.flips:
+        run.add_numbers(edit_numbers(classifier, images, points=settings.flips))
     for other in outside:
         _outside(said, other, inside)
     known = np.flatnonzero(protocol.known)

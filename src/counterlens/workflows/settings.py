@@ -15,6 +15,7 @@ class Settings:
     attack_version: str = "standard"
     attack_points: int = 1000
     budget: str | None = None
+    flips: int = 0
     calibrate: str | None = None
     require: tuple[str, ...] = ()
     anyway: bool = False
