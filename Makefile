@@ -60,3 +60,14 @@ bench-%: install
 
 clean:
 	rm -rf $(VENV) $(VENV)-peers .tools .cache build dist
+
+$(VENV)-peers/.installed: requirements-peers.lock | $(UV)
+	test -d $(VENV)-peers || $(UV) venv --quiet --python $(PYTHON) $(VENV)-peers
+	VIRTUAL_ENV=$(CURDIR)/$(VENV)-peers $(UV) pip sync --quiet requirements-peers.lock
+	touch $@
+
+test-peers: $(VENV)-peers/.installed
+	PYTHONPATH=src $(VENV)-peers/bin/python -m pytest -m peers tests/peers
+
+bench-attack: $(VENV)-peers/.installed
+	PYTHONPATH=src $(VENV)-peers/bin/python benchmarks/bench_attack.py $(ARGS)

@@ -10,6 +10,8 @@ from attack_models import (
     Quantised,
     Randomised,
     Saturated,
+    Shattered,
+    Squashed,
     images,
     short,
     small_cnn,
@@ -78,6 +80,22 @@ def test_a_model_that_hides_its_gradient_is_not_quoted(mask, reason):
     bad = {flag.name for flag in found.trust.flags if flag.status == "bad"}
     assert reason in bad
     assert found.trust.reasons and found.trust.to_json()["verdict"] == "do not quote"
+
+
+def test_a_mask_that_no_sign_was_tuned_to_is_not_quoted():
+    net = small_cnn(4)
+    found = judged(Shattered(net).eval(), clean=net)
+    assert found.accuracy > judged(net).accuracy + 0.05  # the attack did fail
+    assert found.trust.verdict == "do not quote"
+    bad = {flag.name for flag in found.trust.flags if flag.status == "bad"}
+    assert "more-steps" in bad
+
+
+def test_a_mask_the_attack_sees_through_is_not_blamed():
+    net = small_cnn(4)
+    found = judged(Squashed(net).eval(), clean=net)
+    assert found.accuracy <= judged(net).accuracy + 0.03
+    assert found.trust.verdict != "do not quote"
 
 
 def test_logits_that_are_no_numbers_are_not_quoted():

@@ -6,6 +6,7 @@ twin of the model (channels last, half precision, compiled); whatever it claims 
 """
 
 import copy
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -19,7 +20,7 @@ from counterlens.checks import check_logits
 from counterlens.errors import InputError
 from counterlens.objectives import Predict, full, margin_of
 from counterlens.search.fab import nearest_plane
-from counterlens.search.folding import fold
+from counterlens.search.folding import fold, lighten
 from counterlens.search.found import frozen
 from counterlens.search.rules import Told
 from counterlens.types import Images, Labels, Logits, Scores
@@ -29,7 +30,7 @@ Score = Callable[[Logits, Labels, Labels], Scores]
 
 Precision = Literal["float32", "bf16", "fp16"]
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
-DRIFT = 0.25  # how far a twin's logits may be from the model's, relative to their spread
+DRIFT = 0.1  # how far the twin's logits may be from the model's, relative to their spread
 
 
 @dataclass
@@ -56,18 +57,23 @@ class Engine:
     Args:
         model: decides in float32.
         twin: what the search evaluates.
-        sizes: batch sizes the twin was compiled for, ascending; empty if any will do.
         repeats: evaluations averaged per point, for randomised models.
+        compiling: seconds spent on compiling the twin.
     """
 
     model: Predict
     twin: Predict
     device: torch.device
     precision: Precision = "float32"
-    sizes: tuple[int, ...] = ()
     repeats: int = 1
     notes: list[str] = field(default_factory=list)
+    compiling: float = 0.0
     counts: Counts = field(default_factory=Counts)
+
+    @property
+    def enlarge(self) -> float:
+        """Factor on scores before they are differentiated."""
+        return 1024.0 if self.precision == "fp16" else 1.0
 
     def verify(self, z: Images, *, batch: int) -> Logits:
         """Logits of the model itself, in float32 without tensor-core rounding."""
@@ -91,10 +97,12 @@ class Engine:
                 point = z.detach().requires_grad_(True)
                 out = self._twin(point)
                 value = score(out, y, target)
-                (grad,) = torch.autograd.grad(value.sum(), point)
+                # half precision rounds small gradients to zero, so they travel enlarged
+                (grad,) = torch.autograd.grad(self.enlarge * value.sum(), point)
             logits.append(out.detach())
             scores.append(value.detach())
-            grads.append(grad)
+            grad = grad.contiguous()
+            grads.append(grad / self.enlarge if self.enlarge != 1 else grad)
         self.counts.forwards += len(z) * self.repeats
         self.counts.backwards += len(z) * self.repeats
         return Told(self._mean(scores), margin_of(self._mean(logits), y), self._mean(grads))
@@ -110,17 +118,11 @@ class Engine:
         return Told(value, margin_of(logits.detach(), y), grad)
 
     def _twin(self, z: Images) -> Logits:
-        rows = len(z)
-        room = next((size for size in self.sizes if size >= rows), rows)
-        if room > rows:  # a compiled model wants one of its own batch sizes
-            z = torch.cat([z, z[-1:].expand(room - rows, -1, -1, -1)])
-        if z.is_cuda:
-            z = z.contiguous(memory_format=torch.channels_last)
+        z = z.contiguous(memory_format=torch.channels_last)
         half = self.precision != "float32"
         context = torch.autocast(z.device.type, _DTYPES[self.precision]) if half else nullcontext()
         with context:
-            logits = self.twin(z)
-        return full(logits[:rows])
+            return full(self.twin(z))
 
     @staticmethod
     def _mean(parts: list[Tensor]) -> Tensor:
@@ -141,7 +143,7 @@ def engine(
     Args:
         example: images of the kind that will come, at least one.
         precision: of the search; None means bf16 on a GPU and float32 elsewhere.
-        compiled: let torch.compile build the twin; set `sizes` to the batches it may see.
+        compiled: let torch.compile build the twin.
         repeats: evaluations averaged per point, for randomised models.
     """
     where = home(model, example)
@@ -151,14 +153,8 @@ def engine(
         classes = probe(model, example[:1].to(where))
         made = Engine(model, model, where, repeats=repeats)
         made.notes.append(f"{classes} classes")
-        twin = _twin_of(model, example[:2].to(where)) if repeats == 1 else None
-        if twin is None:
-            made.notes.append("no fast twin: the search runs on the model itself")
-        else:
-            made.twin = twin
-        made.precision = _safe_precision(made, precision, example[:64].to(where))
-        if compiled and isinstance(made.twin, nn.Module):
-            made.twin = torch.compile(made.twin, dynamic=False)
+        if repeats == 1:  # a randomised model is searched as it is
+            _speed_up(made, example[:64].to(where), precision, compiled)
         yield made
 
 
@@ -187,14 +183,36 @@ def home(model: Predict, example: Images) -> torch.device:
     return example.device
 
 
+def _speed_up(made: Engine, example: Images, wanted: Precision, compiled: bool) -> None:
+    """Give the engine the fastest twin whose answers are the model's."""
+    fallback: dict[Precision, Precision] = {"fp16": "bf16", "bf16": "float32"}
+    twin = _twin_of(made.model, example[:2])
+    if twin is None:
+        made.notes.append("no fast twin: the search runs on the model itself, in float32")
+        return
+    made.twin = twin
+    exact = made.verify(example, batch=64)
+    while wanted != "float32":
+        made.precision = wanted
+        made.twin = lighten(copy.deepcopy(twin), _DTYPES[wanted])
+        with torch.no_grad():
+            off = _off(exact, made._twin(example))
+        if off < DRIFT:  # NaN fails this too
+            break
+        made.notes.append(f"{wanted} changes the logits by {off:.2g} of their spread: not used")
+        wanted = fallback[wanted]
+        made.precision, made.twin = "float32", twin
+    if compiled:
+        made.twin = torch.compile(made.twin, dynamic=True)
+
+
 def _twin_of(model: Predict, example: Images) -> nn.Module | None:
     """A copy with batch norms folded into convolutions, where that changes no answer."""
     if not isinstance(model, nn.Module):
         return None
     try:
         twin = fold(copy.deepcopy(model))
-        if example.is_cuda:
-            twin = twin.to(memory_format=torch.channels_last)
+        twin = twin.to(memory_format=torch.channels_last)
         with _exact():
             (theirs, slope), (ours, twin_slope) = _look(model, example), _look(twin, example)
     except Exception:  # any model that cannot be copied or traced is searched as it is
@@ -220,23 +238,6 @@ def _off(theirs: Tensor, ours: Tensor) -> float:
     return ((theirs - ours).abs().amax(1) / spread).max().item()
 
 
-def _safe_precision(made: Engine, wanted: Precision, example: Images) -> Precision:
-    """The wanted precision if the twin's answers survive it, else the next safer one."""
-    fallback: dict[Precision, Precision] = {"fp16": "bf16", "bf16": "float32"}
-    while wanted != "float32":
-        made.precision = wanted
-        with torch.no_grad():
-            theirs, ours = made.verify(example, batch=64), made._twin(example)
-        spread = (theirs.amax(1) - theirs.amin(1)).clamp_min(1e-6)
-        off = ((theirs - ours).abs().amax(1) / spread).median().item()
-        if off < DRIFT:  # NaN fails this too
-            break
-        made.notes.append(f"{wanted} changes the logits by {off:.2g} of their spread: not used")
-        wanted = fallback[wanted]
-    made.precision = wanted
-    return wanted
-
-
 @contextmanager
 def _deterministic() -> Iterator[None]:
     with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True):
@@ -259,6 +260,25 @@ def _exact() -> Iterator[None]:
             torch.backends.cuda.matmul.allow_tf32 = matmul
 
 
+def warm_up(made: Engine, example: Images, batch: int) -> None:
+    """Let a compiled twin be compiled now, for batches of any size."""
+    began = time.monotonic()
+    for rows in (batch, max(2, batch // 2 + 1)):
+        z = example[:1].to(made.device).expand(rows, -1, -1, -1).contiguous()
+        y = torch.zeros(rows, dtype=torch.int64, device=made.device)
+        made.slope(_first_margin, z, y, y)
+        made.value(_first_margin, z, y, y)
+    if made.device.type == "cuda":
+        torch.cuda.synchronize(made.device)
+    made.compiling = time.monotonic() - began
+    made.notes.append(f"compiled in {made.compiling:.1f} s")
+    made.counts = Counts()
+
+
+def _first_margin(logits: Logits, y: Labels, _: Labels) -> Scores:
+    return margin_of(logits, y)
+
+
 def auto_batch(made: Engine, example: Images, *, most: int = 2048, share: float = 0.5) -> int:
     """A power of two that fits the device's memory with room to spare."""
     if made.device.type != "cuda":
@@ -269,7 +289,7 @@ def auto_batch(made: Engine, example: Images, *, most: int = 2048, share: float 
     torch.cuda.synchronize(made.device)
     torch.cuda.reset_peak_memory_stats(made.device)
     before = torch.cuda.memory_allocated(made.device)
-    made.slope(lambda logits, y, _: margin_of(logits, y), trial, labels, labels)
+    made.slope(_first_margin, trial, labels, labels)
     torch.cuda.synchronize(made.device)
     each = max(torch.cuda.max_memory_allocated(made.device) - before, 1) / 16
     each += 12 * example[0].numel() * 4  # the state of a search beside it

@@ -126,14 +126,15 @@ def _newton(size: Tensor, room: Tensor, need: Tensor, rate: Tensor) -> Tensor:
     goal = need[:, None]
     slack = 16 * torch.finfo(need.dtype).eps
     t = torch.zeros_like(goal)
-    move = torch.zeros_like(room)
+    move, spare = torch.zeros_like(room), torch.empty_like(room)  # two buffers for all steps
     for _ in range(NEWTON_STEPS):
-        slope = (slopes * (room - move).sign()).sum(1, keepdim=True)
-        missing = (goal - (size * move).sum(1, keepdim=True)).clamp_min(0)
+        slope = torch.sub(room, move, out=spare).sign_().mul_(slopes).sum(1, keepdim=True)
+        reached = torch.mul(size, move, out=spare).sum(1, keepdim=True)
+        missing = (goal - reached).clamp_min(0)
         if missing.device.type == "cpu" and not (missing > slack * goal).any():
             break  # elsewhere looking would cost more than the steps that change nothing
         t = t + missing / slope.clamp_min(1e-30)  # no slope: the plane misses the box
-        move = torch.minimum(t * rate, room)
+        torch.minimum(torch.mul(t, rate, out=move), room, out=move)
     return move
 
 

@@ -23,7 +23,7 @@ from counterlens.objectives import Predict
 from counterlens.search.apgd import Apgd
 from counterlens.search.board import CLEAN, Board, new_board
 from counterlens.search.drive import Stage, Watch, drive
-from counterlens.search.engine import Engine, Precision, auto_batch, engine, home, probe
+from counterlens.search.engine import Engine, Precision, auto_batch, engine, home, probe, warm_up
 from counterlens.search.protocols import EOT, SCORES, Version, stages_of
 from counterlens.search.store import Store, fingerprint
 from counterlens.search.trust import Trust, examine
@@ -75,6 +75,8 @@ class Robustness:
         complete: False if the budget ended first; then `bounds` is all that is known.
         bounds: robust accuracy lies between these.
         trust: whether the number may be quoted, and why not.
+        protocol: how it was measured, in one line.
+        compiling: seconds spent on compiling the searched twin.
         notes: what was replaced or skipped.
     """
 
@@ -89,6 +91,7 @@ class Robustness:
     bounds: tuple[float, float]
     trust: Trust
     protocol: str
+    compiling: float = 0.0
     notes: tuple[str, ...] = ()
 
     @property
@@ -260,7 +263,7 @@ def _lend(
     ) as made:
         batch = size or auto_batch(made, x)
         if settings.compiled:
-            made.sizes = tuple(sorted({max(1, batch // 4), max(1, batch // 2), batch}))
+            warm_up(made, x, batch)
         yield made, batch
 
 
@@ -301,5 +304,6 @@ def _summary(
         bounds=(low, float(holds.mean())),
         trust=trust,
         protocol=protocol,
+        compiling=made.compiling,
         notes=tuple(notes),
     )

@@ -1,0 +1,108 @@
+"""Attacks against torchattacks, pyautoattack and foolbox on the same small networks."""
+
+import pytest
+import torch
+from torch import nn
+
+from attack_models import short
+from counterlens.ball import Ball
+from counterlens.objectives import margin_of, wrongness
+from counterlens.search import Settings, fab, pgd, robust
+
+pytestmark = [
+    pytest.mark.peers,
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # foolbox uses old scipy names
+]
+
+QUERIES = 100
+
+
+def network(seed: int) -> nn.Module:
+    """Ten classes on 3 × 16 × 16 images, random weights, frozen."""
+    torch.manual_seed(seed)
+    net = nn.Sequential(
+        nn.Conv2d(3, 12, 3, padding=1),
+        nn.BatchNorm2d(12),
+        nn.ReLU(),
+        nn.Conv2d(12, 16, 3, stride=2, padding=1),
+        nn.SiLU(),
+        nn.Flatten(),
+        nn.Linear(16 * 64, 10),
+    ).eval()
+    return net.requires_grad_(False)
+
+
+def case(seed: int, norm: str):
+    """A network, points it gets right, and the radius at which about half of them hold."""
+    net = network(seed)
+    rng = torch.Generator().manual_seed(seed)
+    x = 0.2 + 0.6 * torch.rand(30, 3, 16, 16, generator=rng)
+    y = net(x).argmax(1)
+    radius = fab(net, x, y, norm, steps=20).distances.median().item()
+    return net, x, y, Ball(norm, radius)
+
+
+@pytest.fixture(params=[(0, "l2"), (1, "linf")], ids=["l2", "linf"])
+def setting(request):
+    return case(*request.param)
+
+
+def ours(net, x, y, ball):
+    stages = short(10, ball.norm, steps=100, queries=QUERIES)
+    return robust(net, x, y, ball, version=stages, settings=Settings(batch=64, trust=False))
+
+
+NAMES = {"l2": "L2", "linf": "Linf"}
+
+
+def test_no_more_points_hold_than_under_pyautoattack(setting):
+    from pyautoattack import AutoAttack
+
+    net, x, y, ball = setting
+    attack = AutoAttack(net, norm=NAMES[ball.norm], eps=ball.radius, seed=0, device="cpu")
+    attack.square.n_queries = QUERIES
+    out = attack.run_standard_evaluation(x, y, batch_size=30)
+    out = out[0] if isinstance(out, tuple) else out
+    theirs = net(out).argmax(1) == y
+    found = ours(net, x, y, ball)
+    assert 0 < found.robust.sum() < len(x)
+    assert (found.robust & ~theirs).sum() <= 1
+    assert found.robust.sum() <= theirs.sum()
+
+
+def test_no_more_points_hold_than_under_torchattacks(setting):
+    import torchattacks
+
+    net, x, y, ball = setting
+    attack = torchattacks.AutoAttack(
+        net, norm=NAMES[ball.norm], eps=ball.radius, n_classes=10, seed=0
+    )
+    for part in attack._autoattack.attacks:
+        if hasattr(part, "n_queries"):
+            part.n_queries = QUERIES
+    theirs = net(attack(x, y)).argmax(1) == y
+    found = ours(net, x, y, ball)
+    assert found.robust.sum() <= theirs.sum()
+
+
+def test_one_step_is_foolbox_fgsm():
+    import foolbox
+
+    net, x, y, _ = case(2, "linf")
+    model = foolbox.PyTorchModel(net, bounds=(0, 1), device="cpu")
+    _, theirs, _ = foolbox.attacks.FGSM(random_start=False)(model, x, y, epsilons=0.03)
+    found = pgd(wrongness(net, y), x, Ball("linf", 0.03), steps=1, step_size=0.03)
+    torch.testing.assert_close(found.points, theirs)
+
+
+def test_boundary_points_are_as_near_as_foolbox_finds_them():
+    import foolbox
+
+    net, x, y, _ = case(3, "l2")
+    model = foolbox.PyTorchModel(net, bounds=(0, 1), device="cpu")
+    attack = foolbox.attacks.L2DeepFoolAttack(steps=50, overshoot=0.02, candidates=10)
+    _, theirs, _ = attack(model, x, y, epsilons=None)
+    near = Ball("l2", 1).distance(theirs, x)
+    found = fab(net, x, y, "l2", steps=100)
+    assert (margin_of(net(found.points), y) > 0).all()
+    assert (found.distances <= near * 1.01).float().mean() > 0.95
