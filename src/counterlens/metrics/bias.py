@@ -10,9 +10,15 @@ Differs: accuracies divide by the true number of images. The reproducibility stu
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from jaxtyping import Bool, Int
+from torch import Tensor
+
 from counterlens.errors import InputError
 from counterlens.metrics.label_map import coarse_answers, group_means
-from counterlens.types import Flags, Labels, Logits
+from counterlens.types import Flags, Logits
+
+AnyLabels = Int[Tensor, "_"]
+"""Labels whose number is checked by the function itself, to say clearly what does not fit."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +40,7 @@ class CueVotes:
 
 
 def cue_votes(
-    logits: Logits, shape: Labels, texture: Labels, groups: Sequence[Sequence[int]]
+    logits: Logits, shape: AnyLabels, texture: AnyLabels, groups: Sequence[Sequence[int]]
 ) -> CueVotes:
     """Count answers by shape and by texture over images whose cues disagree.
 
@@ -61,7 +67,7 @@ def cue_votes(
     return CueVotes(by_shape, by_texture, int(apart.sum()) - by_shape - by_texture)
 
 
-def coarse_right(logits: Logits, labels: Labels, mapping: Sequence[int]) -> Flags:
+def coarse_right(logits: Logits, labels: AnyLabels, mapping: Sequence[int]) -> Flags:
     """Whether the arg-max class belongs to the true group; an unmapped class is wrong.
 
     Equation: xiao2021 §3   1000-way arg-max, mapped to 9 groups, 630 classes to none
@@ -76,7 +82,7 @@ def coarse_right(logits: Logits, labels: Labels, mapping: Sequence[int]) -> Flag
     return coarse_answers(logits.argmax(1), mapping) == labels.cpu()
 
 
-def background_gap(same: Flags, random: Flags) -> float:
+def background_gap(same: Flags, random: Bool[Tensor, "o"]) -> float:
     """Accuracy lost when the background comes from another class.
 
     Equation: xiao2021 §3   BG-gap = acc(Mixed-Same) − acc(Mixed-Rand)

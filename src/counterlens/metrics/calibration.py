@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from jaxtyping import Float64
+from jaxtyping import Float, Float64
 from torch import Tensor
 
 from counterlens.checks import check_labels, check_probs
@@ -145,7 +145,12 @@ def rms(probs: Probs, labels: Labels, *, size: int = 100, last: bool = True) -> 
 
 
 def joint_ece(
-    probs: Probs, labels: Labels, outside: Probs, *, bins: int = 15, span: Span = "paper"
+    probs: Probs,
+    labels: Labels,
+    outside: Float[Tensor, "o k"],
+    *,
+    bins: int = 15,
+    span: Span = "paper",
 ) -> float:
     """ECE of a world that is half in-distribution and half outside it, where labels are random.
 

@@ -6,7 +6,7 @@ noise and so lies above it on average: a perfectly calibrated model never measur
 bootstrap resamples that noise a second time and its interval often misses the truth altogether.
 
 How: bin m keeps its confidence, and its true accuracy is taken to be conf_m + t · gap_m. t = 0 is a
-calibrated model; gap is the measured profile acc − conf, drawn towards a straight line as far as
+calibrated model; gap is the measured profile acc − conf, drawn towards a parabola as far as
 chance explains the distance from it, because a ragged profile would hide more noise than the true
 one. For each t new measurements are simulated, and the interval holds the errors of those t under
 which the measured value is not surprising.
@@ -24,7 +24,7 @@ import numpy as np
 from scipy.special import ndtr, ndtri
 
 from counterlens.metrics.calibration import Bins
-from counterlens.metrics.intervals import LEVEL, holding
+from counterlens.metrics.intervals import LEVEL, Vector, Whole, holding
 
 _DRAWS = 1000
 _NORMAL = 9.0  # a binomial of this variance is simulated as a normal
@@ -124,25 +124,24 @@ class _World:
         return np.asarray(np.sqrt(square / self.total))
 
 
-def shrunken_gaps(accuracy: np.ndarray, confidence: np.ndarray, n: np.ndarray) -> np.ndarray:
-    """The gap of each bin, shrunk towards a line in confidence.
+def shrunken_gaps(accuracy: Vector, confidence: Vector, n: Vector | Whole) -> Vector:
+    """The gap of each bin, shrunk towards a parabola in confidence.
 
-    Equation: dersimonian1986 (8)   τ² = max(0, (Q − (M − 2)) / (Σ w − Σ w² / Σ w)), shrink by
+    Equation: dersimonian1986 (8)   τ² = max(0, (Q − (M − 3)) / (Σ w − Σ w² / Σ w)), shrink by
               τ² / (τ² + noise)
     """
     gap = accuracy - confidence
-    if len(gap) < 3:
-        return np.asarray(gap)
     expected = (n * confidence + 0.5) / (n + 1)
     noise = expected * (1 - expected) / n
     weight = 1 / noise
-    middle = np.average(confidence, weights=weight)
-    away = confidence - middle
-    level, width = np.average(gap, weights=weight), (weight * away**2).sum()
-    line = level + ((weight * away * gap).sum() / width if width > 1e-12 else 0.0) * away
-    excess = (weight * (gap - line) ** 2).sum() - (len(gap) - 2)
+    basis = np.vander(confidence - confidence.mean(), 3) * np.sqrt(weight)[:, None]
+    factors, _, rank, _ = np.linalg.lstsq(basis, gap * np.sqrt(weight), rcond=1e-9)
+    if rank >= len(gap):
+        return np.asarray(gap)
+    smooth = np.vander(confidence - confidence.mean(), 3) @ factors
+    excess = (weight * (gap - smooth) ** 2).sum() - (len(gap) - rank)
     between = max(0.0, excess / (weight.sum() - (weight**2).sum() / weight.sum()))
-    return np.asarray(line + between / (between + noise) * (gap - line))
+    return np.asarray(smooth + between / (between + noise) * (gap - smooth))
 
 
 def _invert(world: _World, value: float) -> tuple[float, float]:
@@ -153,7 +152,7 @@ def _invert(world: _World, value: float) -> tuple[float, float]:
         below = ((drawn < value - 1e-12).mean() + (drawn <= value + 1e-12).mean()) / 2
         spread = drawn.std() + 1e-300
         z = float(ndtri(np.clip(below, 0.5 / _DRAWS, 1 - 0.5 / _DRAWS)))
-        return z, *acceptance(max(0.0, (drawn.mean() - calibrated) / spread))
+        return z, *acceptance(max(0.0, float((drawn.mean() - calibrated) / spread)))
 
     def too_low(t: float) -> bool:  # the value is too large for an error this small
         z, _, upper = surprise(t)

@@ -19,9 +19,10 @@ from counterlens.errors import InputError
 
 LEVEL = 0.95
 REPLICATES = 1000
-Vector = Float64[np.ndarray, "n"]
-Counts = Int[np.ndarray, "r n"]
-Statistic = Callable[..., Float64[np.ndarray, "r"]]
+Vector = Float64[np.ndarray, "_"]  # one value per image; the axis has no name, for sets differ
+Whole = Int[np.ndarray, "_"]
+Counts = Int[np.ndarray, "_ _"]  # replicate × image
+Statistic = Callable[..., Vector]
 """From how often each image was drawn, one array of counts per set, to one value per replicate."""
 Z = float(ndtri(0.5 + LEVEL / 2))
 _CELLS = 4_000_000

@@ -9,12 +9,14 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from counterlens.errors import InputError
 from counterlens.types import Labels, Logits, Probs
 
 
-def restrict(logits: Logits, columns: Sequence[int]) -> Logits:
+def restrict(logits: Logits, columns: Sequence[int]) -> Float[Tensor, "b s"]:
     """Keep these classes only, in this order: arg-max and softmax then run over them alone.
 
     Equation: nae2021 §5   the 200-way protocol: sub-set the logits first, then arg-max and softmax
@@ -33,7 +35,7 @@ def restrict(logits: Logits, columns: Sequence[int]) -> Logits:
     return logits[:, wanted]
 
 
-def group_means(probs: Probs, groups: Sequence[Sequence[int]]) -> Probs:
+def group_means(probs: Probs, groups: Sequence[Sequence[int]]) -> Float[Tensor, "b g"]:
     """Mean probability over each group of classes. Rows no longer sum to one.
 
     Equation: geirhos2019 §A   p(group) = 1/|group| · Σ_{k in group} p_k

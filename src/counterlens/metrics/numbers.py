@@ -7,6 +7,7 @@ bins, the ratio of known to unknown images and the temperature held fixed.
 from collections.abc import Sequence
 from typing import Literal
 
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from counterlens.metrics.accuracy import top_k
@@ -39,7 +40,7 @@ def classification_numbers(
     *,
     temperature: float | None = None,
     protocol: str = "",
-    everything: tuple[Logits, Labels] | None = None,
+    everything: tuple[Float[Tensor, "b a"], Labels] | None = None,
     seed: int = 0,
 ) -> Numbers:
     """Accuracy, calibration and selective prediction of one model on one labelled set.
@@ -152,7 +153,7 @@ def temperature_number(
 
 def ood_numbers(
     inside: Logits,
-    outside: Logits,
+    outside: Float[Tensor, "o k"],
     *,
     name: str,
     temperature: float = 1.0,
@@ -205,7 +206,10 @@ def shape_number(votes: CueVotes, *, protocol: str = "") -> Number:
 
 
 def background_number(
-    same: Flags, random: Flags, *, ids: tuple[Sequence[str], Sequence[str]] | None = None
+    same: Flags,
+    random: Bool[Tensor, "o"],
+    *,
+    ids: tuple[Sequence[str], Sequence[str]] | None = None,
 ) -> Number:
     """Background gap with Newcombe's interval.
 

@@ -8,13 +8,17 @@ Differs: nothing in the definitions; the scores given should be the log-odds of 
 """
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from counterlens.errors import InputError
 from counterlens.types import Scores
 
+Others = Float[Tensor, "o"]
+"""Scores of another set of images, of its own length."""
 
-def auroc(inside: Scores, outside: Scores) -> float:
+
+def auroc(inside: Scores, outside: Others) -> float:
     """Chance that a known image gets a higher score than an unknown one; ties count half.
 
     Equation: ratio2020 §4   AUC = P(s_in > s_out) + ½ P(s_in = s_out)
@@ -29,7 +33,7 @@ def auroc(inside: Scores, outside: Scores) -> float:
     return ((below + upto).double().sum() / (2 * len(known) * len(unknown))).item()
 
 
-def aupr(inside: Scores, outside: Scores, *, ratio: float | None = None) -> float:
+def aupr(inside: Scores, outside: Others, *, ratio: float | None = None) -> float:
     """Average precision of finding the unknown images by low score; the unknown are positive.
 
     Equation: nae2021 §5   AUPR = Σ_τ (R_τ − R_τ₋₁) · P_τ, one step per distinct score
@@ -55,7 +59,7 @@ def aupr(inside: Scores, outside: Scores, *, ratio: float | None = None) -> floa
     return (step * precision)[step > 0].sum().item()
 
 
-def fpr95(inside: Scores, outside: Scores, *, keep: float = 0.95) -> float:
+def fpr95(inside: Scores, outside: Others, *, keep: float = 0.95) -> float:
     """Share of unknown images accepted when the threshold accepts 95 % of the known ones.
 
     The threshold is the highest score that at least `keep` of the known images reach; an

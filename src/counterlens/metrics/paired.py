@@ -9,6 +9,8 @@ import math
 
 import numpy as np
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from counterlens.checks import check_labels
 from counterlens.errors import InputError
@@ -32,9 +34,10 @@ from counterlens.runs import Number, key_part
 from counterlens.types import Labels, Logits
 
 _BOTH = (-1.0, 1.0)
+AnyLogits = Float[Tensor, "_ _"]
 
 
-def paired_numbers(first: Logits, second: Logits, labels: Labels, *, seed: int = 0) -> Numbers:
+def paired_numbers(first: Logits, second: AnyLogits, labels: Labels, *, seed: int = 0) -> Numbers:
     """First model less second model, on the same labelled images.
 
     Both models must answer over the same classes; the temperature is 1 for both.
@@ -65,8 +68,8 @@ def paired_numbers(first: Logits, second: Logits, labels: Labels, *, seed: int =
 
 
 def paired_auroc(
-    first: tuple[Logits, Logits],
-    second: tuple[Logits, Logits],
+    first: tuple[AnyLogits, AnyLogits],
+    second: tuple[AnyLogits, AnyLogits],
     *,
     name: str,
     temperatures: tuple[float, float] = (1.0, 1.0),

@@ -6,7 +6,7 @@ Differs: nothing.
 """
 
 import numpy as np
-from jaxtyping import Bool, Float64
+from jaxtyping import Bool
 
 from counterlens.metrics.intervals import (
     Counts,
@@ -22,7 +22,7 @@ UNIT = (0.0, 1.0)
 
 
 def aurra_interval(
-    score: Vector, right: Bool[np.ndarray, "n"], value: float, *, seed: int = 0
+    score: Vector, right: Bool[np.ndarray, "_"], value: float, *, seed: int = 0
 ) -> tuple[float, float]:
     """BCa interval of AURRA; all right or all wrong falls back to Wilson's."""
     n = len(score)
@@ -33,7 +33,7 @@ def aurra_interval(
     starts = np.flatnonzero(np.r_[True, key[1:] != key[:-1]])
     ranks = np.arange(1, n + 1)
 
-    def statistic(counts: Counts) -> Float64[np.ndarray, "r"]:
+    def statistic(counts: Counts) -> Vector:
         rows = len(counts)
         if len(starts) == n:
             weight = np.broadcast_to(hit, (rows, n))
@@ -62,7 +62,7 @@ def aupr_interval(
     upto_known = np.searchsorted(known, at, side="right")
     upto_unknown = np.searchsorted(unknown, at, side="right")
 
-    def statistic(known_counts: Counts, unknown_counts: Counts) -> Float64[np.ndarray, "r"]:
+    def statistic(known_counts: Counts, unknown_counts: Counts) -> Vector:
         false = _upto(known_counts, upto_known) / len(known)
         found = _upto(unknown_counts, upto_unknown) / len(unknown)
         step = np.diff(found, axis=1, prepend=0.0)
@@ -90,7 +90,7 @@ def fpr95_interval(
     rank = kept_rank(len(known), keep)
     accepted = len(unknown) - np.searchsorted(unknown, known, side="left")  # by threshold
 
-    def statistic(known_counts: Counts, unknown_counts: Counts) -> Float64[np.ndarray, "r"]:
+    def statistic(known_counts: Counts, unknown_counts: Counts) -> Vector:
         threshold = (np.cumsum(known_counts, axis=1) < rank).sum(1)
         total = np.cumsum(unknown_counts[:, ::-1], axis=1)
         total = np.concatenate([np.zeros_like(total[:, :1]), total], axis=1)
