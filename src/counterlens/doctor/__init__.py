@@ -69,13 +69,14 @@ def _run(classifier: Classifier, images: ImageSet | None, seed: int) -> list[Fin
 
 def _outputs(classifier: Classifier, probes: Probes, z: Logits) -> list[Finding]:
     kind, x = outputs.kind_of(z), probes.x[:SMALL]
+    repeatable = outputs.repeatable(classifier, x)
     return [
         outputs.logits(z, classifier(40 * (x - 0.5))),
-        outputs.repeatable(classifier, x),
+        repeatable,
         outputs.independent(classifier, x),
         outputs.saturation(z),
         outputs.answers(outputs.log_probs(z, kind), fresh_norms=statistics.fresh(classifier.net)),
-        gradients(classifier, x),
+        gradients(classifier, x, steady=repeatable.status == "ok"),
         pixels(probes.raw),
     ]
 

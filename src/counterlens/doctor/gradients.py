@@ -18,8 +18,12 @@ _SHAPE = (
 )
 
 
-def gradients(forward: Callable[[Images], Logits], x: Images) -> Finding:
-    """Are gradients of the winning margin there, finite, not zero, and true?"""
+def gradients(forward: Callable[[Images], Logits], x: Images, *, steady: bool = True) -> Finding:
+    """Are gradients of the winning margin there, finite, not zero, and true?
+
+    Args:
+        steady: whether equal passes agree; only then can a difference quotient be believed.
+    """
     name = "gradients"
     try:
         grad, spread = _margin_gradient(forward, x)
@@ -36,6 +40,10 @@ def gradients(forward: Callable[[Images], Logits], x: Images) -> Finding:
     if dead:
         found = f"the gradient is exactly zero on {dead} of {len(x)} images."
         return Finding(name, "fail" if dead == len(x) else "warn", found, "high", _SHAPE)
+    if not steady:
+        return Finding(
+            name, "ok", f"finite, not zero on {len(x)} images; not followed further.", "low"
+        )
     ratio = _difference_ratio(forward, x, grad, spread).median().item()
     if not LEAST <= ratio <= MOST:
         found = f"a small step along the gradient changes the margin by {ratio:.2f} of the promise."

@@ -13,6 +13,7 @@ from scipy.optimize import linear_sum_assignment
 from scipy.stats import binom
 
 from counterlens.doctor.finding import Finding
+from counterlens.label_spaces import imagenet_index
 
 LEAST_LABELS = 24
 CLEAR_P, CLEAR_GAIN = 1e-4, 0.2
@@ -50,7 +51,7 @@ def orders(classes: Sequence[str]) -> dict[str, Answers]:
     index = np.arange(count)
     alphabet = np.argsort(np.argsort(np.array([c.lower() for c in classes]), kind="stable"))
     as_text = np.argsort(np.argsort(np.array([str(i) for i in index])))
-    return {
+    usual = {
         "the outputs start one later (a background class first?)": (index + 1) % count,
         "the outputs start one earlier": (index - 1) % count,
         "the outputs are in alphabetical order": alphabet,
@@ -59,6 +60,10 @@ def orders(classes: Sequence[str]) -> dict[str, Answers]:
         "the names are in the order 0, 1, 10, 11, …": np.argsort(as_text),
         "the order is reversed": index[::-1].copy(),
     }
+    known = imagenet_index(classes)
+    if known and sorted(known) == list(index):
+        usual["the outputs are in ImageNet's order"] = np.array(known)
+    return usual
 
 
 def reassigned(answers: Answers, labels: Answers, classes: int) -> np.ndarray:

@@ -11,11 +11,13 @@ from counterlens.types import Images, Logits
 
 Kind = Literal["logits", "probabilities", "independent probabilities", "log-probabilities"]
 
-NOISE_FAIL, NOISE_WARN = 1e-3, 1e-5
+NOISE_FAIL, NOISE_WARN = 1e-3, 1e-4
 """Change between equal passes, as a share of the logits' spread."""
 BATCH_FAIL, BATCH_WARN = 1e-2, 2e-3
 """Change of an image's logits with its neighbours; kernels differ with the batch size."""
 SATURATED_ROWS, SATURATED_MARGIN = 0.5, 50.0
+ENOUGH = 8
+"""Fewer images say nothing about a model."""
 _NOISY = ("batchnorm", "dropout", "droppath", "dropblock", "stochasticdepth", "rrelu", "gumbel")
 
 
@@ -198,6 +200,8 @@ def information(log_p: Logits) -> float:
 
 def answers(log_p: Logits, *, fresh_norms: bool) -> Finding:
     """Do the answers depend on the image, as a trained network's do?"""
+    if len(log_p) < ENOUGH:
+        return Finding("answers", "skipped", f"{len(log_p)} images are too few to tell.", "low")
     told = information(log_p)
     confidence = log_p.exp().max(1).values.mean().item()
     kinds = len(set(log_p.argmax(1).tolist()))

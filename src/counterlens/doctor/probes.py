@@ -56,7 +56,7 @@ class Probes:
 def rows_for(size: tuple[int, int]) -> int:
     """How many images to look at: fewer where each is dear."""
     area = size[0] * size[1]
-    return 256 if area <= 64**2 else 96 if area <= 128**2 else 48
+    return 192 if area <= 64**2 else 64 if area <= 128**2 else 48
 
 
 def gather(classifier: Classifier, images: ImageSet | None, *, seed: int) -> Probes:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from counterlens.classifier import Classifier, unwrap
 from counterlens.doctor import statistics
 from counterlens.doctor.finding import Finding, Sure
-from counterlens.doctor.outputs import Kind, information, log_probs
+from counterlens.doctor.outputs import ENOUGH, Kind, information, log_probs
 from counterlens.doctor.probes import Probes
 from counterlens.types import Images, Labels, Logits
 
@@ -30,7 +30,7 @@ LIKELIER, SIGMAS, MORE_MET = 0.1, 4.0, 0.03
 """Labels speak clearly where they become likelier by so many nats, so many standard errors, and so
 large a share more of them is met."""
 COLOUR_CLEAR, COLOUR_SOME = 4.0, 2.5
-"""Standard deviations by which stored statistics must prefer blue first."""
+"""Standard deviations by which stored statistics and labels together must prefer blue first."""
 
 Rows = Int[Tensor, "n"]
 Speech = Literal["clear", "some", "none", "against"]
@@ -82,6 +82,7 @@ def _inverse(way: Way, name: str) -> Way:
     return Way(name, tuple(-m / s for m, s in zip(way.mean, way.std, strict=True)), std)
 
 
+PAIR = ("normalisation", "pixel range")
 PLAIN = Way("pixels as they are", (0.0,) * 3, (1.0,) * 3)
 IMAGENET = Way("ImageNet's mean and std", (0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 CIFAR = Way("CIFAR-10's mean and std", (0.4914, 0.4822, 0.4465), (0.247, 0.2435, 0.2616))
@@ -97,6 +98,15 @@ WAYS = (
 
 
 @dataclass(frozen=True)
+class Heard:
+    """What the labels say of another way, in a word, in words, and in standard errors."""
+
+    speech: Speech
+    words: str
+    sigmas: float
+
+
+@dataclass(frozen=True)
 class Case:
     """All that is known when the wrapping is judged."""
 
@@ -107,6 +117,16 @@ class Case:
     outputs: Logits
     kind: Kind
     seed: int
+
+    @property
+    def grey(self) -> bool:
+        """Whether the network sees one channel."""
+        return len(self.now.mean) == 1
+
+    @property
+    def images(self) -> Images:
+        """What to take statistics of: the probes, or photographs where those are too few."""
+        return self.probes.x if len(self.probes.x) >= ENOUGH else self.patches
 
     def log_p(self, way: Way, rows: Rows) -> Logits:
         """Log-probabilities of some of the probes, fed in some way."""
@@ -129,16 +149,18 @@ def present(classifier: Classifier) -> Way:
 
 def judge(case: Case) -> list[Finding]:
     """Findings on normalisation, pixel range and channel order."""
-    channels = len(case.now.mean)
     grey = [replace(w, mean=(sum(w.mean) / 3,), std=(sum(w.std) / 3,)) for w in WAYS]
-    others = [w for w in (WAYS if channels == 3 else grey) if not w.near(case.now)]
+    others = [w for w in (grey if case.grey else WAYS) if not w.near(case.now)]
     best, verdicts = _normalisation(case, others)
     return [*verdicts, _channel_order(case, best)]
 
 
 def _normalisation(case: Case, others: Sequence[Way]) -> tuple[Way, list[Finding]]:
     """The way to believe in, and the findings on normalisation and pixel range."""
-    few = _few(case.probes.x)
+    if case.grey and case.probes.source == "patchwork":
+        why = "cannot tell without data: the shipped photographs are in colour."
+        return case.now, [Finding(check, "skipped", why, "low") for check in PAIR]
+    few = _few(case.images)
     layers = {way: case.layers(way, few) for way in (case.now, *others)}
     if not layers[case.now]:
         return _by_answers(case, others)
@@ -170,15 +192,18 @@ def _fit_speech(now: float, best: float) -> Speech:
 
 def _weigh(case: Case, best: Way, speech: Speech, told: str) -> tuple[Way, list[Finding]]:
     """Stored statistics speak for another way; hear the labels too."""
-    labels, likelier = _labels_speech(case, case.now, best, skip=0)
-    told += f"; {likelier}" if likelier else ""
-    if labels == "against":
+    labels = _labels_speech(case, case.now, best, skip=0)
+    told += f"; {labels.words}" if labels.words else ""
+    if labels.speech == "against":
         return case.now, _fine(f"{told}.", "medium")
-    if labels == "clear":
+    if labels.speech == "clear":
         return best, _wrong(case.now, best, "fail", f"{told}.", "high")
-    if labels == "none" and likelier:  # there are labels, and they do not care
-        return case.now, _wrong(case.now, best, "warn", f"{told}.", "low")
-    if speech == "clear" and _photographs_agree(case, best):
+    if labels.speech == "none" and labels.words:  # there are labels, and they do not care
+        sure: Sure = "medium" if speech == "clear" else "low"
+        return case.now, _wrong(case.now, best, "warn", f"{told}.", sure)
+    if not _photographs_agree(case, best):
+        told += "; shipped photographs say no: look at the pictures"
+    elif speech == "clear":
         return best, _wrong(case.now, best, "fail", f"{told}.", "medium")
     return case.now, _wrong(case.now, best, "warn", f"{told}.", "low")
 
@@ -202,10 +227,13 @@ def _by_answers(case: Case, others: Sequence[Way]) -> tuple[Way, list[Finding]]:
         best = max(others, key=scores.__getitem__)
         if scores[best] <= scores[case.now]:
             return case.now, _fine("the labels are likeliest as it is wrapped.", "medium")
-        speech, likelier = _labels_speech(case, case.now, best, skip=SCREEN)
-        if speech == "clear":
-            return best, _wrong(case.now, best, "fail", f"{likelier}.", "high")
-        return case.now, _fine(f"{likelier}: within chance.", "medium")
+        labels = _labels_speech(case, case.now, best, skip=SCREEN)
+        if labels.speech == "clear":
+            return best, _wrong(case.now, best, "fail", f"{labels.words}.", "high")
+        return case.now, _fine(f"{labels.words}: no clear gain.", "medium")
+    if statistics.fresh(case.net):
+        why = "cannot tell: the batch norms are untrained, and there are no labels."
+        return case.now, [Finding(check, "skipped", why, "low") for check in PAIR]
     rows = torch.arange(min(2 * SCREEN, len(case.probes.x)))
     told = {way: information(case.log_p(way, rows)) for way in (case.now, *others)}
     best = max(others, key=told.__getitem__)
@@ -215,16 +243,14 @@ def _by_answers(case: Case, others: Sequence[Way]) -> tuple[Way, list[Finding]]:
     if told[best] > 2 * told[case.now] and told[best] - told[case.now] > 0.5:
         return case.now, _wrong(case.now, best, "warn", f"{facts}.", "low")
     why = f"cannot tell: no batch-norm statistics and no labels; {facts}."
-    return case.now, [
-        Finding(name, "skipped", why, "low") for name in ("normalisation", "pixel range")
-    ]
+    return case.now, [Finding(check, "skipped", why, "low") for check in PAIR]
 
 
 def _likelihood(log_p: Logits, y: Labels) -> Tensor:
     return log_p.double().clamp_min(-20).gather(1, y[:, None]).squeeze(1)
 
 
-def _labels_speech(case: Case, base: Way, other: Way, *, skip: int) -> tuple[Speech, str]:
+def _labels_speech(case: Case, base: Way, other: Way, *, skip: int) -> Heard:
     """What the labels say of a way other than `base`; no words where there are too few.
 
     Likelihood is the sharper measure, but labels in a wrong order are likelier under any way that
@@ -232,7 +258,7 @@ def _labels_speech(case: Case, base: Way, other: Way, *, skip: int) -> tuple[Spe
     """
     rows = (case.probes.labels >= 0).nonzero().flatten()[skip:]
     if len(rows) < LEAST_LABELS:
-        return "none", ""
+        return Heard("none", "", 0.0)
     y = case.probes.labels[rows]
     now, then = case.log_p(base, rows), case.log_p(other, rows)
     gain = _likelihood(then, y) - _likelihood(now, y)
@@ -243,16 +269,16 @@ def _labels_speech(case: Case, base: Way, other: Way, *, skip: int) -> tuple[Spe
         f"{would} of {len(y)} labels met in place of {met}, {mean:+.2f} nats likelier "
         f"({sigmas:+.1f} σ), with {other.name}"
     )
-    if sigmas <= -2 and met > would:
-        return "against", words
-    if sigmas < 2 or would <= met:
-        return "none", words
+    if (would - met) * sigmas <= 0:
+        return Heard("none", words, 0.0)
+    if sigmas < 0:
+        return Heard("against" if sigmas <= -2 else "none", words, sigmas)
     clear = sigmas >= SIGMAS and mean >= LIKELIER and would - met >= MORE_MET * len(y)
-    return ("clear" if clear else "some"), words
+    return Heard("clear" if clear else "some" if sigmas >= 2 else "none", words, sigmas)
 
 
 def _fine(found: str, sure: Sure) -> list[Finding]:
-    return [Finding(name, "ok", found, sure) for name in ("normalisation", "pixel range")]
+    return [Finding(name, "ok", found, sure) for name in PAIR]
 
 
 def _wrong(
@@ -282,26 +308,30 @@ def _wrong(
 def _channel_order(case: Case, way: Way) -> Finding:
     """Red first, or blue first? By stored statistics on photographs, and by labels."""
     name = "channel order"
-    if len(way.mean) != 3:
+    if case.grey:
         return Finding(name, "ok", "one channel.")
     turned = _best_turn(case, way)
-    labels, likelier = _labels_speech(case, way, turned, skip=0)
+    labels = _labels_speech(case, way, turned, skip=0)
     photos = _colour_sigmas(case, way, turned, case.patches)
+    if photos is None and not labels.words:
+        why = "cannot tell: no batch-norm statistics and no labels."
+        return Finding(name, "skipped", why, "low")
     if photos is None:
-        if not likelier:
-            why = "cannot tell: no batch-norm statistics and no labels."
-            return Finding(name, "skipped", why, "low")
-        return _colour_verdict(labels, 0.0, likelier)
+        return _colour_verdict(labels, None, labels.words)
     sigmas, fit = photos
     told = f"stored statistics prefer BGR by {sigmas:+.1f} σ on photographs"
-    own = _colour_sigmas(case, way, turned, case.probes.x) if case.probes.source == "data" else None
+    own = None
+    if case.probes.source == "data" and case.images is case.probes.x:
+        own = _colour_sigmas(case, way, turned, case.images)
     if own is not None:
         told += f", {own[0]:+.1f} σ on the data"
         fit = max(fit, own[1])
         agree = sigmas * own[0] > 0
         sigmas = (sigmas + own[0]) / 2**0.5 if agree else min(sigmas, own[0], key=abs)
-    told += f"; {likelier}" if likelier else ""
-    return _colour_verdict(labels, sigmas if fit <= GOOD_FIT else min(sigmas, COLOUR_SOME), told)
+    told += f"; {labels.words}" if labels.words else ""
+    if fit > GOOD_FIT:  # other images than it was trained on: a hint at most
+        sigmas = min(sigmas, COLOUR_SOME)
+    return _colour_verdict(labels, sigmas, told)
 
 
 def _best_turn(case: Case, way: Way) -> Way:
@@ -325,15 +355,16 @@ def _colour_sigmas(case: Case, way: Way, turned: Way, x: Images) -> tuple[float,
     return sigmas, statistics.gap(swapped)
 
 
-def _colour_verdict(labels: Speech, stored: float, told: str) -> Finding:
+def _colour_verdict(labels: Heard, stored: float | None, told: str) -> Finding:
+    """Independent voices, each a standard normal where the order does not matter, are added."""
     name = "channel order"
     fix = "Feed RGB: remove the turn to BGR (OpenCV's order), or turn it back: x[:, [2, 1, 0]]."
-    heard = stored >= COLOUR_SOME
-    if labels == "clear" or (labels == "some" and heard):
-        sure: Sure = "high" if labels == "clear" and heard else "medium"
-        return Finding(name, "fail", f"blue comes first: {told}.", sure, fix)
-    if labels == "against" or not heard:
-        return Finding(name, "ok", f"{told}.", "high" if stored < -COLOUR_SOME else "medium")
-    status: Literal["fail", "warn"] = "fail" if stored >= COLOUR_CLEAR else "warn"
-    sure = "medium" if status == "fail" else "low"
-    return Finding(name, status, f"blue seems to come first: {told}.", sure, fix)
+    voices = [v for v in (stored, labels.sigmas if labels.words else None) if v is not None]
+    total = sum(voices) / len(voices) ** 0.5
+    agreed = len(voices) == 2 and min(voices) >= 2
+    if labels.speech == "clear" or total >= COLOUR_CLEAR:
+        found = f"blue comes first: {told}."
+        return Finding(name, "fail", found, "high" if agreed else "medium", fix)
+    if total >= COLOUR_SOME:
+        return Finding(name, "warn", f"blue may come first: {told}.", "low", fix)
+    return Finding(name, "ok", f"{told}.", "high" if total <= -COLOUR_SOME else "medium")
