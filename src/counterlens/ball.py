@@ -200,13 +200,16 @@ def uniform(
     """Uniform numbers in (0, 1), a function of each row's seed and the position alone."""
     position = torch.arange(torch.Size(shape).numel(), device=like.device)
     key = mix(seeds.to(like.device), stream)[:, None]
-    bits = mix(key, position)
+    return unit(mix(key, position), like).view(-1, *shape)
+
+
+def unit(bits: Int[Tensor, "*any"], like: Tensor) -> Float[Tensor, "*any"]:
+    """Well-mixed 64-bit numbers as numbers in (0, 1)."""
     digits = (
         52 if like.dtype == torch.float64 else 23
     )  # so that + 0.5 is exact, 0 and 1 never drawn
     kept = (bits >> (64 - digits)) & ((1 << digits) - 1)
-    drawn = (kept.to(like.dtype) + 0.5) * 2.0**-digits
-    return drawn.view(-1, *shape)
+    return (kept.to(like.dtype) + 0.5) * 2.0**-digits
 
 
 def normal(
@@ -218,4 +221,4 @@ def normal(
     return (-2 * first.log()).sqrt() * (2 * torch.pi * second).cos()  # Box and Muller
 
 
-__all__ = ["NORMS", "Ball", "Norm", "Seeds", "mix", "normal", "row_seeds", "uniform"]
+__all__ = ["NORMS", "Ball", "Norm", "Seeds", "mix", "normal", "row_seeds", "uniform", "unit"]

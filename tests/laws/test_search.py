@@ -23,7 +23,7 @@ SEARCHES = {
 }
 NORMS = {"square": ["l2", "linf"]}
 radii = st.floats(0, 2, allow_subnormal=False)
-laws = settings(max_examples=8, deadline=None)
+laws = settings(max_examples=6, deadline=None)
 
 
 def model(seed: int) -> torch.nn.Module:

@@ -35,11 +35,13 @@ DRIFT = 0.1  # how far the twin's logits may be from the model's, relative to th
 
 @dataclass
 class Counts:
-    """How much work was done, in images; and what went wrong, in evaluations."""
+    """How many images went forward, backward and through verification, and how many of the last
+    came back with logits that are no numbers."""
 
     forwards: int = 0
     backwards: int = 0
     verifications: int = 0
+    odd: int = 0
 
     def as_dict(self) -> dict[str, int]:
         """Plain numbers."""
@@ -47,6 +49,7 @@ class Counts:
             "forwards": self.forwards,
             "backwards": self.backwards,
             "verifications": self.verifications,
+            "odd": self.odd,
         }
 
 
@@ -59,6 +62,7 @@ class Engine:
         twin: what the search evaluates.
         repeats: evaluations averaged per point, for randomised models.
         compiling: seconds spent on compiling the twin.
+        pads: fill batches up to one of a few sizes.
     """
 
     model: Predict
@@ -68,6 +72,7 @@ class Engine:
     repeats: int = 1
     notes: list[str] = field(default_factory=list)
     compiling: float = 0.0
+    pads: bool = False
     counts: Counts = field(default_factory=Counts)
 
     @property
@@ -80,7 +85,9 @@ class Engine:
         self.counts.verifications += len(z)
         with torch.no_grad(), _exact():
             parts = [full(self.model(part)) for part in torch.split(z.to(self.device), batch)]
-        return torch.cat(parts)
+        logits = torch.cat(parts)
+        self.counts.odd += int((~torch.isfinite(logits)).any(1).sum())
+        return logits
 
     def value(self, score: Score, z: Images, y: Labels, target: Labels) -> Told:
         """Score and margin, no gradient."""
@@ -118,11 +125,15 @@ class Engine:
         return Told(value, margin_of(logits.detach(), y), grad)
 
     def _twin(self, z: Images) -> Logits:
+        rows = len(z)
+        room = _round_up(rows) if self.pads else rows
+        if room > rows:
+            z = torch.cat([z, z[-1:].expand(room - rows, -1, -1, -1)])
         z = z.contiguous(memory_format=torch.channels_last)
         half = self.precision != "float32"
         context = torch.autocast(z.device.type, _DTYPES[self.precision]) if half else nullcontext()
         with context:
-            return full(self.twin(z))
+            return full(self.twin(z)[:rows])
 
     @staticmethod
     def _mean(parts: list[Tensor]) -> Tensor:
@@ -151,7 +162,7 @@ def engine(
         precision = "bf16" if where.type == "cuda" else "float32"
     with frozen(model) if isinstance(model, nn.Module) else nullcontext(), _deterministic():
         classes = probe(model, example[:1].to(where))
-        made = Engine(model, model, where, repeats=repeats)
+        made = Engine(model, model, where, repeats=repeats, pads=where.type == "cuda")
         made.notes.append(f"{classes} classes")
         if repeats == 1:  # a randomised model is searched as it is
             _speed_up(made, example[:64].to(where), precision, compiled)
@@ -295,6 +306,12 @@ def auto_batch(made: Engine, example: Images, *, most: int = 2048, share: float 
     each += 12 * example[0].numel() * 4  # the state of a search beside it
     free, _ = torch.cuda.mem_get_info(made.device)
     return min(most, _power_of_two(int(share * free / each)))
+
+
+def _round_up(rows: int) -> int:
+    """The next of eight sizes per octave: a GPU library plans its kernels anew for each size."""
+    grain = max(8, _power_of_two(rows) // 8)
+    return -(-rows // grain) * grain
 
 
 def _power_of_two(most: int) -> int:

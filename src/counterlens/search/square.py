@@ -13,7 +13,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from counterlens.ball import Ball, Seeds, mix, row_seeds, uniform
+from counterlens.ball import Ball, Seeds, mix, row_seeds, uniform, unit
 from counterlens.errors import InputError
 from counterlens.search.found import Found
 from counterlens.search.pgd import keep
@@ -23,6 +23,7 @@ from counterlens.types import Images, Objective
 SQUARE_NORMS = ("l2", "linf")
 HALVINGS = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)
 TILES = 5
+_STRIDE = 0x1B873593CC9E2D51  # odd: apart from the steps inside a draw
 
 
 @dataclass(frozen=True)
@@ -62,14 +63,11 @@ class Square:
         score = finite(told.score)
         top, best = keep(state["top"], state["best"], score, state["z"])
         i = state["i"] + 1
-        height, width = x.shape[2:]
-        level = torch.bucketize(
-            i, _halvings(x.device)
-        )  # i = 10 still belongs to the first window size
+        level = torch.bucketize(i, _halvings(x.device))  # i = 10 is still of the first window size
+        channels = torch.arange(5 + x.shape[1], device=x.device)
+        drawn = unit(mix((state["seed"] + i * _STRIDE)[:, None], channels), x)
         propose = _propose_linf if ball.norm == "linf" else _propose_l2
-        sizes = _sizes(ball.norm, height, width, self.share, x.device)
-        drawn = uniform(mix(state["seed"], i), (6 + x.shape[1],), like=x)
-        z = propose(x, best, ball, sizes[level], level, drawn, self.share)
+        z = propose(x, best, ball, level, drawn, self.share)
         return {"z": z, "best": best, "top": top, "seed": state["seed"], "i": i}
 
 
@@ -99,18 +97,26 @@ def _sizes(norm: str, height: int, width: int, share: float, device: torch.devic
     return torch.tensor(window_sizes(norm, height, width, share), device=device)
 
 
-def _corner(drawn: Tensor, room: Tensor) -> Tensor:
-    """A whole number in 0 … room − 1 from a uniform one."""
-    return torch.minimum((drawn * room).long(), room - 1)
+def _windows(x: Images, drawn: Tensor, side: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Square windows at random places, two drawn numbers each: mask, and place of each pixel."""
+    room = _extents(x, drawn.shape[1] // 2) - side[:, None] + 1
+    corner = torch.minimum((drawn * room).long(), room - 1)
+    down = torch.arange(x.shape[2], device=x.device) - corner[:, 0::2, None]
+    right = torch.arange(x.shape[3], device=x.device) - corner[:, 1::2, None]
+    side = side[:, None, None]
+    rows = (down >= 0) & (down < side)
+    columns = (right >= 0) & (right < side)
+    return rows[:, :, :, None] & columns[:, :, None, :], down, right
 
 
-def _window(x: Images, top: Tensor, left: Tensor, side: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Mask of a square window per row, and each pixel's place in it."""
-    down = torch.arange(x.shape[2], device=x.device) - top[:, None]
-    right = torch.arange(x.shape[3], device=x.device) - left[:, None]
-    rows = (down >= 0) & (down < side[:, None])
-    columns = (right >= 0) & (right < side[:, None])
-    return (rows[:, None, :, None] & columns[:, None, None, :]), down, right
+def _extents(x: Images, windows: int) -> Tensor:
+    height, width = x.shape[2:]
+    return _extent_table(height, width, windows, x.device)
+
+
+@lru_cache
+def _extent_table(height: int, width: int, windows: int, device: torch.device) -> Tensor:
+    return torch.tensor([height, width] * windows, device=device)
 
 
 def _stripes(x: Images, ball: Ball, seeds: Seeds) -> Images:
@@ -119,14 +125,12 @@ def _stripes(x: Images, ball: Ball, seeds: Seeds) -> Images:
 
 
 def _propose_linf(
-    x: Images, best: Images, ball: Ball, side: Tensor, level: Tensor, drawn: Tensor, share: float
+    x: Images, best: Images, ball: Ball, level: Tensor, drawn: Tensor, share: float
 ) -> Images:
     """One window gets a new colour: plus or minus the radius per channel."""
-    height, width = x.shape[2:]
-    top = _corner(drawn[:, 0], height - side + 1)
-    left = _corner(drawn[:, 1], width - side + 1)
-    mask, _, _ = _window(x, top, left, side)
-    signs = (drawn[:, 6 : 6 + x.shape[1]] - 0.5).sign()[:, :, None, None]
+    side = _sizes("linf", x.shape[2], x.shape[3], share, x.device)[level]
+    mask, _, _ = _windows(x, drawn[:, :2], side)
+    signs = (drawn[:, 5:] - 0.5).sign()[:, :, None, None]
     return torch.where(mask, (x + ball.reach(x) * signs).clamp(0, 1), best)
 
 
@@ -160,11 +164,12 @@ def patch(side: int) -> Tensor:
 def _patches(
     height: int, width: int, share: float, dtype: torch.dtype, device: torch.device
 ) -> Tensor:
-    """The patch of each level, in one padded table."""
+    """The patch of each level, upright and lying, in one padded table."""
     sides = window_sizes("l2", height, width, share)
-    table = torch.zeros(len(sides), max(sides), max(sides), dtype=dtype)
+    table = torch.zeros(2 * len(sides), max(sides), max(sides), dtype=dtype)
     for level, side in enumerate(sides):
-        table[level, :side, :side] = patch(side)
+        table[2 * level, :side, :side] = patch(side)
+        table[2 * level + 1, :side, :side] = patch(side).T
     return table.to(device)
 
 
@@ -188,22 +193,20 @@ def _to_radius(x: Images, delta: Images, ball: Ball) -> Images:
 
 
 def _propose_l2(
-    x: Images, best: Images, ball: Ball, side: Tensor, level: Tensor, drawn: Tensor, share: float
+    x: Images, best: Images, ball: Ball, level: Tensor, drawn: Tensor, share: float
 ) -> Images:
     """The l2 mass of two windows is moved into a new patch in the first of them."""
     channels, height, width = x.shape[1:]
     delta = best - x
-    corners = [_corner(drawn[:, k], (height if k % 2 == 0 else width) - side + 1) for k in range(4)]
-    mask, down, right = _window(x, corners[0], corners[1], side)
-    other, _, _ = _window(x, corners[2], corners[3], side)
+    side = _sizes("l2", height, width, share, x.device)[level]
+    masks, down, right = _windows(x, drawn[:, :4], side)
+    mask, other = masks[:, :1], masks[:, 1:]
     table = _patches(height, width, share, x.dtype, x.device)
+    kind = (2 * level + (drawn[:, 4] < 0.5))[:, None, None]
     last = table.shape[1] - 1
-    down, right = down.clamp(0, last), right.clamp(0, last)
-    turn = drawn[:, 4] < 0.5
-    upright = table[level[:, None, None], down[:, :, None], right[:, None, :]]
-    turned = table[level[:, None, None], right[:, None, :], down[:, :, None]]
-    shape = torch.where(turn[:, None, None], turned, upright)[:, None] * mask
-    signs = (drawn[:, 6 : 6 + channels] - 0.5).sign()[:, :, None, None]
+    place = down[:, 0, :, None].clamp(0, last), right[:, 0, None, :].clamp(0, last)
+    shape = table[kind, place[0], place[1]][:, None] * mask
+    signs = (drawn[:, 5:] - 0.5).sign()[:, :, None, None]
 
     inside = delta * mask
     old = inside / (_channel_norm(inside) + 1e-10)

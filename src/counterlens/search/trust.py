@@ -80,7 +80,7 @@ def examine(
     probes: bool,
 ) -> Trust:
     """Judge a finished evaluation by its own record and by a few probes."""
-    flags = [_complete(complete, board), _finite(board), _switch(board), _black_box(board)]
+    flags = [_complete(complete, board), _finite(made, board), _switch(board), _black_box(board)]
     if not probes:
         return weigh(flags)
     rows = np.flatnonzero([name != "clean" for name in board.broken_by])[:PROBED]
@@ -108,10 +108,16 @@ def _complete(complete: bool, board: Board) -> Flag:
     return Flag("complete", "weak", share, detail)
 
 
-def _finite(board: Board) -> Flag:
+def _finite(made: Engine, board: Board) -> Flag:
+    """Whether logits and gradients were numbers; half precision alone may overflow."""
     odd = sum(tally["odd"] for tally in board.tallies)
-    detail = f"{odd} evaluations gave logits or gradients that are no numbers"
-    return Flag("finite", "bad" if odd else "ok", float(odd), detail)
+    if made.counts.odd or (odd and made.precision == "float32"):
+        detail = f"{odd + made.counts.odd} evaluations gave logits or gradients that are no numbers"
+        return Flag("finite", "bad", float(odd + made.counts.odd), detail)
+    if odd:
+        detail = f"{odd} evaluations overflowed in {made.precision}: search in float32"
+        return Flag("finite", "weak", float(odd), detail)
+    return Flag("finite", "ok", 0.0, "all logits and gradients were numbers")
 
 
 def _broken(board: Board, *stages: str) -> int:
