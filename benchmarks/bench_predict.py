@@ -143,7 +143,7 @@ def jpeg_folder(n: int, rounds: int, device: str, workers: int, size: int) -> di
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--workers", type=int, default=2)
     out = Path(__file__).parent / "results" / "predict.json"
     parser.add_argument("--out", type=Path, default=out)
@@ -152,7 +152,7 @@ def main() -> None:
         "32 px in memory": small_pictures(
             200_000 if given.device == "cuda" else 20_000, given.rounds, given.device
         ),
-        "JPEG folder, 224 px": jpeg_folder(600, given.rounds, given.device, given.workers, 224),
+        "JPEG folder, 224 px": jpeg_folder(300, given.rounds, given.device, given.workers, 224),
         "machine": machine(),
         "workers": given.workers,
     }

@@ -186,8 +186,12 @@ def _prepare(image: Image.Image, preprocess: Preprocess, channels: int) -> Plane
         image = image.convert("L")
     if (rows, columns) != (image.height, image.width):
         image = image.resize((columns, rows), RESAMPLING[preprocess.interpolation])
-    pixels = np.asarray(image).reshape(rows, columns, channels)
-    cut = _centre(pixels, *preprocess.size)
+    height, width = preprocess.size
+    top, left = round((rows - height) / 2), round((columns - width) / 2)
+    if top >= 0 and left >= 0:  # cutting before the array is made copies less
+        image = image.crop((left, top, left + width, top + height))
+    pixels = np.asarray(image).reshape(image.height, image.width, channels)
+    cut = _centre(pixels, height, width)
     return np.array(cut.transpose(2, 0, 1), order="C")
 
 
