@@ -132,14 +132,14 @@ def test_two_models_are_put_side_by_side(counterlens: Command) -> None:
 def test_an_attack_gives_a_number_with_a_verdict(counterlens: Command) -> None:
     said = counterlens(
         *("audit", MODEL, "sample:cifar10", "--limit", "40", "--attack", "l2:0.5", "--out", "a"),
-        *("--attack-points", "8", "--attack-version", "rand"),
+        *("--attack-points", "6"),
     )
     assert said.code == 0, said.err
     number = json.loads(Path("a/result.json").read_text())["numbers"]["robust.l2-0.5.accuracy"]
-    assert number["n"] == 8 and number["value"] <= 0.25
+    assert number["n"] == 6 and number["value"] <= 0.34
     assert number["trust"]["verdict"] in ("trusted", "weak", "do not quote")
     kept = np.load("a/tables/adversarial-l2-0.5.npz")
-    assert len(kept["points"]) >= 5
+    assert len(kept["points"]) >= 3
     assert kept["points"].min() >= 0 and kept["points"].max() <= 1
 
 
