@@ -7,7 +7,7 @@ driver may mix rows of different age, drop some, and write the state to disk at 
 """
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -34,6 +34,7 @@ class Told:
     grad: Images | None = None
 
 
+@runtime_checkable
 class Rule(Protocol):
     """How one kind of search moves."""
 

@@ -258,7 +258,9 @@ def _logits(
 ) -> Tensor:
     device = classifier.mean.device
     with torch.inference_mode():
-        return torch.cat([model(part.to(device)).float().cpu() for part in torch.split(points, batch)])
+        return torch.cat(
+            [model(part.to(device)).float().cpu() for part in torch.split(points, batch)]
+        )
 
 
 def _trust(
