@@ -182,7 +182,7 @@ _MIX_1 = -4658895280553007687
 _MIX_2 = -7723592293110705685
 
 
-def mix(seeds: Int[Tensor, "*any"], salt: int | Tensor) -> Int[Tensor, "*any"]:
+def mix(seeds: Int[Tensor, "..."], salt: int | Int[Tensor, "..."]) -> Int[Tensor, "..."]:
     """A well-mixed new seed from a seed and a number (one round of splitmix64)."""
     if isinstance(salt, int):
         shift = ((salt + 1) * _GOLDEN + 2**63) % 2**64 - 2**63  # wraps as a 64-bit product does

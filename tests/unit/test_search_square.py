@@ -56,8 +56,9 @@ def test_two_pixels_against_every_point_of_a_grid(norm):
     found = square(score, x, ball, queries=400)
     for row in range(2):
         grid = x[row : row + 1] + steps
-        grid = grid[ball.contains(grid, x[row : row + 1])]
-        sphere = ball.distance(grid, x[row : row + 1]) > 0.249  # it only tries the full radius
+        grid = grid[ball.contains(grid, x[row : row + 1].expand_as(grid))]
+        reach = ball.distance(grid, x[row : row + 1].expand_as(grid))
+        sphere = reach > 0.249  # it only tries the full radius
         assert found.scores[row] >= score(grid[sphere]).median()
         assert found.scores[row] <= score(grid).max() + 2e-3
 
