@@ -11,6 +11,7 @@ Peers run at the best of the batch sizes given, with all 5,000 Square queries. t
 """
 
 import argparse
+import copy
 import json
 import time
 from collections.abc import Callable
@@ -149,7 +150,7 @@ def peer_rows(
     """One row per batch size of a peer."""
     rows = []
     for batch in args.peer_batch:
-        counting = Counting(model)
+        counting = Counting(copy.deepcopy(model)).eval()  # a peer may leave a model in another mode
         if name == "pyautoattack":
             work = partial(pyautoattack_arm, counting, x, y, ball, args, batch)
         else:
