@@ -21,6 +21,7 @@ from counterlens.ball import mix
 from counterlens.objectives import margin_of
 from counterlens.search.board import Board
 from counterlens.search.engine import Counts, Engine, Score
+from counterlens.search.replay import Replay
 from counterlens.search.rules import Rule, State, Told, finite, tall
 from counterlens.search.store import Store
 from counterlens.types import Images
@@ -80,6 +81,7 @@ class Flight:
     position: int
     state: State
     tally: dict[str, Any]
+    replay: Replay | None = None
 
     def select(self, keep: NDArray[np.bool_]) -> None:
         """Drop the other items."""
@@ -219,13 +221,15 @@ def _advance(made: Engine, stage: Stage, board: Board, flight: Flight) -> None:
     """Evaluate and move every item a few times without waiting for the device."""
     left = stage.rule.evaluations - int(flight.told.max())
     steps = min(max(LOOKS[0], stage.rule.evaluations // LOOKS[1]), left)
-    state = flight.state
-    for _ in range(steps):
+
+    def step(state: State) -> State:
         told = _evaluate(made, stage, board, state)
         _count(flight.tally, told)
-        if stage.judge is None:
-            _claim(stage, board, state, told)
-        state |= stage.rule.tell(state, state["x"], board.ball, told)
+        claim = _claim(stage, board, state, told) if stage.judge is None else {}
+        return state | claim | stage.rule.tell(state, state["x"], board.ball, told)
+
+    flight.replay = flight.replay or Replay(made)
+    flight.state = flight.replay.run(step, flight.state, steps)
     flight.told = flight.told + steps
     flight.tally["evaluations"] += steps * len(flight.rows)
 
@@ -247,14 +251,16 @@ def _count(tally: dict[str, Any], told: Told) -> None:
     tally["odd"] += odd.sum()
 
 
-def _claim(stage: Stage, board: Board, state: State, told: Told) -> None:
+def _claim(stage: Stage, board: Board, state: State, told: Told) -> State:
     """Remember the most misclassified point of the ball."""
     margin = finite(told.margin)
     better = margin > state["claimed"]
     if stage.rule.strays:
         better &= board.ball.contains(state["z"], state["x"])
-    state["claim"] = torch.where(tall(better), state["z"], state["claim"])
-    state["claimed"] = torch.where(better, margin, state["claimed"])
+    return {
+        "claim": torch.where(tall(better), state["z"], state["claim"]),
+        "claimed": torch.where(better, margin, state["claimed"]),
+    }
 
 
 def _land(made: Engine, stage: Stage, board: Board, flight: Flight, batch: int) -> None:

@@ -131,8 +131,9 @@ class Engine:
             z = torch.cat([z, z[-1:].expand(room - rows, -1, -1, -1)])
         z = z.contiguous(memory_format=torch.channels_last)
         half = self.precision != "float32"
-        context = torch.autocast(z.device.type, _DTYPES[self.precision]) if half else nullcontext()
-        with context:
+        if not half:
+            return full(self.twin(z)[:rows])
+        with torch.autocast(z.device.type, _DTYPES[self.precision], cache_enabled=False):
             return full(self.twin(z)[:rows])
 
     @staticmethod
@@ -161,9 +162,8 @@ def engine(
     if precision is None:
         precision = "bf16" if where.type == "cuda" else "float32"
     with frozen(model) if isinstance(model, nn.Module) else nullcontext(), _deterministic():
-        classes = probe(model, example[:1].to(where))
+        probe(model, example[:1].to(where))
         made = Engine(model, model, where, repeats=repeats, pads=where.type == "cuda")
-        made.notes.append(f"{classes} classes")
         if repeats == 1:  # a randomised model is searched as it is
             _speed_up(made, example[:64].to(where), precision, compiled)
         yield made
@@ -214,7 +214,19 @@ def _speed_up(made: Engine, example: Images, wanted: Precision, compiled: bool) 
         wanted = fallback[wanted]
         made.precision, made.twin = "float32", twin
     if compiled:
-        made.twin = torch.compile(made.twin, dynamic=True)
+        made.twin = _compile(made.twin)
+
+
+def _compile(twin: nn.Module) -> nn.Module:
+    """The twin compiled for batches of any size.
+
+    Models of one class share a Python function, and dynamo stops compiling one after a few
+    variants: eight models with and without gradients need more than its default.
+    """
+    limits = torch._dynamo.config
+    limits.recompile_limit = max(limits.recompile_limit, 64)
+    fast: nn.Module = torch.compile(twin, dynamic=True)  # type: ignore[assignment]
+    return fast
 
 
 def _twin_of(model: Predict, example: Images) -> nn.Module | None:
@@ -309,8 +321,8 @@ def auto_batch(made: Engine, example: Images, *, most: int = 2048, share: float 
 
 
 def _round_up(rows: int) -> int:
-    """The next of eight sizes per octave: a GPU library plans its kernels anew for each size."""
-    grain = max(8, _power_of_two(rows) // 8)
+    """The next of 32 sizes per octave: a GPU library plans its kernels anew for each size."""
+    grain = max(8, _power_of_two(rows) // 32)
     return -(-rows // grain) * grain
 
 

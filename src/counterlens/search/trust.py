@@ -14,10 +14,13 @@ from numpy.typing import NDArray
 
 from counterlens.ball import EXPONENTS, Ball, mix
 from counterlens.objectives import Predict, ce, full, margin, margin_of
-from counterlens.search.apgd import apgd
+from counterlens.search.apgd import Apgd, apgd
 from counterlens.search.board import Board
 from counterlens.search.engine import Engine
 from counterlens.search.pgd import pgd, value_and_grad
+from counterlens.search.protocols import SCORES
+from counterlens.search.replay import Replay
+from counterlens.search.rules import State
 from counterlens.types import Images, Labels
 
 Status = Literal["ok", "weak", "bad", "skipped"]
@@ -205,7 +208,17 @@ def _far(made: Engine, ball: Ball, x: Images, y: Labels) -> Flag:
 
 def _longer(made: Engine, board: Board, rows: NDArray[np.int64]) -> Flag:
     """Whether more steps from another start would break more."""
-    count = _break(made, board, rows, made.model, LONGER)
+    x, y = board.take(rows, made.device)
+    rule = Apgd(LONGER)
+    seeds = mix(board.seeds[torch.from_numpy(rows)], 999).to(made.device)
+
+    def step(state: State) -> State:
+        told = made.slope(SCORES["margin"], state["z"], state["y"], state["y"])
+        return state | rule.tell(state, state["x"], board.ball, told)
+
+    start = {"x": x, "y": y} | rule.start(x, board.ball, seeds)
+    end = Replay(made).run(step, start, rule.evaluations)
+    count = _wrong(made, end["best"], y)
     detail = f"{LONGER} more steps break {count} of {len(rows)} points that held"
     return _gain("more-steps", count, board, rows, detail)
 
@@ -216,20 +229,17 @@ def _transfer(
     """Whether images made against another model break this one."""
     if surrogate is None:
         return Flag("transfer", "skipped", None, "no other model was given to attack in its place")
-    count = _break(made, board, rows, surrogate, LONGER // 4)
+    x, y = board.take(rows, made.device)
+    seeds = mix(board.seeds[torch.from_numpy(rows)], 999).to(made.device)
+    found = apgd(margin(surrogate, y), x, board.ball, steps=LONGER // 4, generator=seeds)
+    count = _wrong(made, found.points, y)
     detail = f"images made against another model break {count} of {len(rows)} points that held"
     return _gain("transfer", count, board, rows, detail)
 
 
-def _break(
-    made: Engine, board: Board, rows: NDArray[np.int64], attacked: Predict, steps: int
-) -> int:
-    """How many rows of the model fall to images made against `attacked`."""
-    x, y = board.take(rows, made.device)
-    seeds = mix(board.seeds[torch.from_numpy(rows)], 999).to(made.device)
-    found = apgd(margin(attacked, y), x, board.ball, steps=steps, generator=seeds)
-    logits = made.verify(found.points, batch=len(rows))
-    return int((margin_of(logits, y) > 0).sum())
+def _wrong(made: Engine, points: Images, y: Labels) -> int:
+    """How many of the images the model itself misclassifies."""
+    return int((margin_of(made.verify(points, batch=len(points)), y) > 0).sum())
 
 
 def _gain(name: str, count: int, board: Board, rows: NDArray[np.int64], detail: str) -> Flag:

@@ -1,0 +1,83 @@
+"""One step of a search, recorded once as a CUDA graph and replayed.
+
+A step of a small network is hundreds of short kernels, and sending them takes the host longer
+than running them takes the device. A recording is sent as a whole.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from counterlens.search.engine import Counts, Engine
+from counterlens.search.rules import State
+
+Body = Callable[[State], State]
+"""One step: reads a state, returns the next one, and never waits for the device."""
+
+
+class Replay:
+    """Repeats a step: recorded where the engine allows it, plainly elsewhere.
+
+    The results are those of the plain loop: the same kernels on the same numbers.
+    """
+
+    def __init__(self, made: Engine) -> None:
+        self.made = made
+        plain = made.repeats > 1 or made.twin is made.model  # who knows what such a model does
+        self.records = made.device.type == "cuda" and not plain
+        self._graph: Any = None
+        self._held: State = {}
+        self._shape: object = None
+        self._worth: dict[str, int] = {}
+
+    def run(self, body: Body, state: State, steps: int) -> State:
+        """The state after `steps` steps."""
+        if not self.records or steps < 3:
+            return _plainly(body, state, steps)
+        if self._shape != _shape(state):
+            state = body(state)  # a step that counts, and that wakes whatever is made lazily
+            steps -= 1
+            if not self._record(body, state):
+                return _plainly(body, state, steps)
+        for name, tensor in state.items():
+            if tensor is not self._held[name]:
+                self._held[name].copy_(tensor)
+        for _ in range(steps):
+            self._graph.replay()
+        counts = self.made.counts
+        for name, each in self._worth.items():
+            setattr(counts, name, getattr(counts, name) + each * steps)
+        return dict(self._held)
+
+    def _record(self, body: Body, state: State) -> bool:
+        self._graph, self._shape = None, None  # gives its memory back before more is taken
+        self._held = {name: tensor.clone() for name, tensor in state.items()}
+        before = self.made.counts
+        self.made.counts = Counts()
+        torch.cuda.synchronize(self.made.device)
+        try:
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                # copies, because a new entry may be an old one under another name
+                fresh = {name: tensor.clone() for name, tensor in body(self._held).items()}
+                for name, tensor in fresh.items():
+                    self._held[name].copy_(tensor)
+        except RuntimeError as error:
+            self.records = False
+            self.made.notes.append(f"steps are not recorded: {str(error).splitlines()[0][:160]}")
+            return False
+        finally:
+            self._worth, self.made.counts = self.made.counts.as_dict(), before
+        self._graph, self._shape = graph, _shape(state)
+        return True
+
+
+def _plainly(body: Body, state: State, steps: int) -> State:
+    for _ in range(steps):
+        state = body(state)
+    return state
+
+
+def _shape(state: State) -> object:
+    return {name: (tensor.shape, tensor.dtype) for name, tensor in state.items()}
