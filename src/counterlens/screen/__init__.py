@@ -1,0 +1,1 @@
+"""Screening of pictures: near-duplicates, and what low-level statistics give away."""

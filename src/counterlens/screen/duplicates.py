@@ -1,0 +1,52 @@
+"""Near-duplicates by embeddings: pairs of rows that point the same way.
+
+Paper: none; exhaustive search, in blocks.
+"""
+
+import numpy as np
+from jaxtyping import Float, Float32
+
+from counterlens.errors import InputError
+
+Rows = Float[np.ndarray, "_ _"]
+Pair = tuple[int, int, float]
+_BLOCK = 4096
+_ROUNDING = 1e-6  # float32: a row's cosine with itself may fall short of 1
+
+
+def near_embeddings(a: Rows, b: Rows, least_cosine: float) -> list[Pair]:
+    """All pairs (i, j, cosine) of a row of a and a row of b with a cosine of at least that.
+
+    Sorted by i, then j. A row of zeros points nowhere and is near to nothing.
+
+    >>> near_embeddings(np.eye(2), np.array([[2.0, 0.0], [-1.0, 0.0]]), 0.9)
+    [(0, 0, 1.0)]
+    """
+    if not 0 < least_cosine <= 1:
+        raise InputError(f"least_cosine is {least_cosine}, expected a cosine in (0, 1].")
+    if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[1]:
+        raise InputError(
+            f"embeddings of shapes {a.shape} and {b.shape} came, expected rows of equal length."
+        )
+    first, second = _unit(a, "a"), _unit(b, "b")
+    pairs: list[Pair] = []
+    for i in range(0, len(first), _BLOCK):
+        block: list[Pair] = []
+        for j in range(0, len(second), _BLOCK):
+            cosines = first[i : i + _BLOCK] @ second[j : j + _BLOCK].T
+            rows, columns = np.nonzero(cosines >= least_cosine - _ROUNDING)
+            values = cosines[rows, columns].clip(-1, 1).tolist()
+            block += zip((rows + i).tolist(), (columns + j).tolist(), values, strict=True)
+        pairs += sorted(block)
+    return pairs
+
+
+def _unit(rows: Rows, name: str) -> Float32[np.ndarray, "_ _"]:
+    wide = rows.astype(np.float64)
+    if not np.isfinite(wide).all():
+        raise InputError(f"embeddings {name} hold NaN or infinite values.")
+    length = np.linalg.norm(wide, axis=1, keepdims=True)
+    unit: Float32[np.ndarray, "_ _"] = np.divide(
+        wide, length, out=np.zeros_like(wide), where=length > 0
+    ).astype(np.float32)
+    return unit
