@@ -32,13 +32,22 @@ def audit(
         ),
     ],
     ood: Annotated[
-        list[str], typer.Option(help="Out-of-distribution images, [NAME=]SPEC. May be repeated.")
+        list[str],
+        typer.Option(
+            metavar="SPEC", help="Out-of-distribution images, [NAME=]SPEC. May be repeated."
+        ),
     ] = [],
     attack: Annotated[
-        list[str], typer.Option(help="Robustness test, e.g. l2:0.5, linf:8/255. May be repeated.")
+        list[str],
+        typer.Option(
+            metavar="BALL", help="Robustness test, e.g. l2:0.5, linf:8/255. May be repeated."
+        ),
     ] = [],
     ood_attack: Annotated[
-        str | None, typer.Option(help="Worst-case OOD detection within this ball, e.g. l2:1.0.")
+        str | None,
+        typer.Option(
+            metavar="BALL", help="Worst-case OOD detection within this ball, e.g. l2:1.0."
+        ),
     ] = None,
     attack_version: Annotated[
         str,
@@ -57,7 +66,10 @@ def audit(
         typer.Option(help="Images to fit the temperature on. Default: 20 % of DATA, set apart."),
     ] = None,
     require: Annotated[
-        list[str], typer.Option(help='Release gate, e.g. "accuracy.top1>=0.9". May be repeated.')
+        list[str],
+        typer.Option(
+            metavar="RULE", help='Release gate, e.g. "accuracy.top1>=0.9". May be repeated.'
+        ),
     ] = [],
     anyway: Annotated[
         bool, typer.Option("--anyway", help="Go on although the doctor refused.")
@@ -75,7 +87,7 @@ def audit(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Measure accuracy, calibration, OOD detection and robustness; write a report."""
+    """Measure accuracy, calibration, OOD, robustness; write a report."""
     if len(models_and_data) < 2:
         raise typer.BadParameter(
             "expected MODEL... DATA, e.g. zoo:cifar10-plain-small sample:cifar10"
@@ -105,7 +117,7 @@ def audit(
         trust_remote_code=trust_remote_code,
         quiet=quiet,
     )
-    finish(runs[-1], as_json=as_json, quiet=quiet)
+    finish(runs[-1], as_json=as_json, quiet=quiet, parts=runs[:-1])
     if any(not row["passed"] for run in runs for row in run.table("gates")):
         raise typer.Exit(1)
 
@@ -121,7 +133,7 @@ def doctor(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Is this classifier wrapped right? Ask before quoting any number."""
+    """Is this classifier wrapped right? Ask before quoting numbers."""
     from counterlens.workflows.doctor import doctor as run_doctor
 
     run = run_doctor(
@@ -150,7 +162,7 @@ def compare(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Put audits side by side, with paired intervals, and flag clear failures."""
+    """Put audits side by side, paired, and flag clear failures."""
     from counterlens.workflows.compare import compare as run_compare
 
     finish(run_compare(runs, out=out), as_json=as_json, quiet=quiet)

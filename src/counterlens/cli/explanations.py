@@ -53,7 +53,7 @@ def explain(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Show what would have to change in a picture, or where the model looked."""
+    """Show what would change the answer, or where the model looked."""
     from counterlens.workflows.explain import explain as run_explain
 
     made = run_explain(

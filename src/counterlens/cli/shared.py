@@ -1,5 +1,6 @@
 """What all commands share: the application, common options, and how results are printed."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,6 +12,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # plain help: half the time of a boxed one, and it can be searched
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
@@ -25,33 +27,20 @@ TrustRemote = Annotated[
 ]
 
 
-def finish(run: Any, *, as_json: bool, quiet: bool) -> None:
-    """Print what a command made: the numbers to standard error, the answer to standard output."""
+def finish(run: Any, *, as_json: bool, quiet: bool, parts: Sequence[Any] = ()) -> None:
+    """Print what a command made: the numbers to standard error, the answer to standard output.
+
+    Args:
+        parts: runs that `run` was made of, where there are several.
+    """
     if not quiet:
-        _show_numbers(run)
+        from counterlens.cli.summary import show_run
+
+        show_run(run, parts)
     if as_json:
         print((run.folder / "result.json").read_text(encoding="utf-8").rstrip())
     else:
         print(run.folder)
-
-
-def _show_numbers(run: Any) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("number", "value", "95 % interval", "n", ""):
-        table.add_column(heading, justify="left" if heading in ("number", "") else "right")
-    for key, number in run.numbers.items():
-        if number.value is None:
-            table.add_row(key, "—", "", str(number.n), number.reason)
-            continue
-        interval = "" if number.low is None else f"{number.low:.4f} – {number.high:.4f}"
-        verdict = (number.trust or {}).get("verdict", "")
-        table.add_row(key, f"{number.value:.4f}", interval, str(number.n), verdict)
-    for row in run.table("gates"):
-        table.add_row(row["gate"], "pass" if row["passed"] else "FAIL", row["why"], "", "gate")
-    Console(stderr=True).print(table)
 
 
 def show_findings(findings: list[dict[str, Any]]) -> None:

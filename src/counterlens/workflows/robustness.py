@@ -6,6 +6,8 @@ Differs: the worst-case AUROC raises log-confidence and lead over the second cla
 """
 
 import re
+import sys
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from fractions import Fraction
@@ -31,6 +33,7 @@ from counterlens.workflows.settings import Settings
 
 NORMS = {"l1": "l1", "l2": "l2", "linf": "linf", "l∞": "linf"}
 STEPS, RESTARTS = 100, 5
+_CLEAR = "\r\033[K"  # start of the line, and nothing on it
 _PROBED = 32  # points on which a twice as long search asks whether the worst case was met
 
 
@@ -105,6 +108,7 @@ def robustness(
         version=asked.attack_version,  # type: ignore[arg-type]
         settings=_settings(run, f"attack-{key}", classifier, asked, quiet),
     )
+    _hush()
     run.add_numbers({f"robust.{key}.accuracy": _number(found, attack)})
     trust = found.trust.to_json()
     kept = [row for row in run.table("trust") if row["attack"] != attack]
@@ -131,23 +135,29 @@ def _settings(run: Run, name: str, classifier: Classifier, asked: Settings, quie
 
 
 def _say(name: str) -> Callable[[Mapping[str, Any]], None]:
-    """Progress of an attack as one line that is written over, or plain lines in a log."""
-    import sys
-    import time
-
-    last = 0.0
+    """Progress of an attack: one line that is written over, or a line a minute in a log."""
+    screen = sys.stderr.isatty()
+    last = 0.0 if screen else time.monotonic()  # a short attack leaves nothing in a log
 
     def say(facts: Mapping[str, Any]) -> None:
         nonlocal last
-        now = time.monotonic()
-        if now - last < (1 if sys.stderr.isatty() else 20):
+        if time.monotonic() - last < (1 if screen else 60):
             return
-        last = now
-        text = " · ".join(f"{k} {v}" for k, v in facts.items())
-        end = "\r" if sys.stderr.isatty() else "\n"
-        sys.stderr.write(f"{name}: {text}{end}")
+        last = time.monotonic()
+        text = (
+            f"{name}: {facts['stage']} {facts['done']} of {facts['of']}, "
+            f"{facts['robust']} of {facts['points']} still right"
+        )
+        sys.stderr.write(f"{_CLEAR}{text}" if screen else f"{text}\n")
+        sys.stderr.flush()
 
     return say
+
+
+def _hush() -> None:
+    """Wipe the progress line of a terminal."""
+    if sys.stderr.isatty():
+        sys.stderr.write(_CLEAR)
 
 
 def _number(found: Robustness, attack: str) -> Number:
@@ -223,6 +233,7 @@ def worst_ood(
     model = judged_model(classifier, protocol)
     settings = _settings(run, f"worst-{key_part(other.name)}", classifier, asked, quiet)
     found = worst_confidence(model, x, ball, steps=STEPS, restarts=RESTARTS, settings=settings)
+    _hush()
     probed = worst_confidence(
         model,
         x[:_PROBED],

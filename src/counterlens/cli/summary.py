@@ -1,0 +1,179 @@
+"""The end of a command on the terminal: what was found, in reading order, and what to open next."""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from counterlens.runs import Number
+from counterlens.runs.keys import Unit, meaning, model_words, show, show_interval, verdict
+
+HEADLINE = (
+    *("accuracy.top1", "calibration.ece", "calibration.ece_scaled", "calibration.temperature"),
+    *("selective.aurra", "robust.accuracy", "ood.auroc", "ood.worst_auroc", "ood.mmc"),
+    *("bias.shape", "bias.background_gap", "bias.colour_flip", "bias.frame_flip"),
+)
+"""What an audit says first, as area.metric; the report has the rest."""
+WIDE = 160
+"""Columns to use where the output is a file or a pipe: nothing is cut there."""
+COLOURS = {"fail": "red", "worse": "yellow", "best": "green", "do not quote": "red"}
+
+
+def show_run(run: Any, parts: Sequence[Any] = ()) -> None:
+    """Print a finished run to standard error.
+
+    Args:
+        run: what the command made last.
+        parts: runs that it was made of, whose gates and doctor have a word too.
+    """
+    console = Console(stderr=True)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console = Console(stderr=True, width=WIDE)
+    command = str(run.manifest.get("command", ""))
+    if command == "compare":
+        _comparison(console, run)
+    else:
+        _numbers(console, run, HEADLINE if command == "audit" else ())
+    for part in parts or (run,):
+        _warnings(console, part, f"{model_words(str(part.manifest.get('model')))}: " * bool(parts))
+    report = run.folder / "report.html"
+    if report.exists():
+        console.print(f"Report: {_short_path(report)}", soft_wrap=True, highlight=False)
+
+
+def _numbers(console: Console, run: Any, wanted: Sequence[str]) -> None:
+    """One line per number: words, value, interval, n, and how far it can be trusted."""
+    facts = run.manifest
+    if facts.get("model") and facts.get("data"):
+        head = f"{model_words(str(facts['model']))} on {facts['data']}"
+        console.print(Text(f"\n{head}", style="bold"))
+    found: Mapping[str, Number] = run.numbers
+    keys = sorted((k for k in found if _kind(k) in wanted), key=lambda k: wanted.index(_kind(k)))
+    keys = keys or list(found)
+    table = _plain_table(("", "left"), ("", "right"), ("95 % interval", "left"), ("n", "right"))
+    table.add_column()
+    for key in keys:
+        number, m = found[key], meaning(key)
+        last = verdict(number) or (number.reason if number.value is None else "")
+        table.add_row(
+            m.label,
+            show(number.value, m.unit),
+            show_interval(number, m.unit),
+            f"{number.n:,}",
+            last,
+        )
+    console.print(table, highlight=False)
+    rest = len(found) - len(keys)
+    if rest:
+        console.print(f"{rest} more numbers and their protocols are in the report.")
+
+
+def _warnings(console: Console, run: Any, who: str) -> None:
+    """What a reader must not miss: the release gates, and what the doctor doubts."""
+    for row in run.table("gates"):
+        text = Text("pass" if row["passed"] else "FAIL", "green" if row["passed"] else "red")
+        console.print(text.append(f"  {who}{row['gate']} ({row['why']})", "none"), soft_wrap=True)
+    for row in run.table("doctor"):
+        if row["status"] in ("warn", "fail"):
+            text = Text(f"doctor, {row['status']}: ", "yellow")
+            console.print(
+                text.append(f"{who}{row['check']}: {row['found']}", "none"), soft_wrap=True
+            )
+
+
+def _comparison(console: Console, run: Any) -> None:
+    """One column per model; then who failed where, and differences on the same images."""
+    rows = [*run.table("summary"), *_hardest(run.table("everything"))]
+    models = list(dict.fromkeys(row["model"] for row in run.table("models")))
+    wide = 44 + sum(max(22, len(model) + 2) for model in models)
+    heads = models if wide <= console.width else [f"model {i}" for i in range(1, len(models) + 1)]
+    console.print()
+    for head, model in zip(heads, models, strict=True):
+        if head != model:
+            console.print(f"{head}: {model}", highlight=False)
+    columns = [(head, "right") for head in heads]
+    table = _plain_table(("", "left"), *columns, ("n", "right"))
+    for key in dict.fromkeys(row["key"] for row in rows):
+        own = {row["model"]: row for row in rows if row["key"] == key}
+        first = next(iter(own.values()))
+        count = sorted({f"{row['n']:,}" for row in own.values() if row["n"]})
+        cells = [_cell(own.get(model)) for model in models]
+        table.add_row(first["label"], *cells, " / ".join(count))
+    failed = [row["model"] for row in run.table("failures")]
+    counts = [failed.count(model) for model in models]
+    marks = [Text(str(count), "red" if count else "green") for count in counts]
+    table.add_row("Clear failures", *marks, "")
+    console.print(table, highlight=False)
+    for note in run.table("notes"):
+        console.print(f"note: {note['note']}", soft_wrap=True, highlight=False)
+    names = dict(zip(models, heads, strict=True))
+    for row in run.table("paired"):
+        if row["key"] == "accuracy.top1":
+            console.print(_difference(row, names), soft_wrap=True, highlight=False)
+
+
+def _cell(row: Mapping[str, Any] | None) -> Text:
+    if row is None or row["value"] is None:
+        return Text("–")
+    unit: Unit = row["unit"]
+    number = Number(row["value"], row["n"], row["low"], row["high"], row["protocol"])
+    text = Text(show(row["value"], unit), COLOURS.get(row["status"], ""))
+    text.append(f" {show_interval(number, unit)}", "dim")
+    if row["trust"] in ("weak", "do not quote"):
+        text.append(f" {row['trust']}", "yellow")
+    return text
+
+
+def _hardest(everything: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The lowest AUROC of each model over its out-of-distribution sets, where there are several."""
+    out = []
+    for model in dict.fromkeys(row["model"] for row in everything):
+        own = [
+            row
+            for row in everything
+            if row["model"] == model
+            and _kind(row["key"]) == "ood.auroc"
+            and row["value"] is not None
+        ]
+        if len(own) > 1:
+            worst = min(own, key=lambda row: float(row["value"]))
+            label = f"AUROC, hardest of {len(own)} sets"
+            plain = {"key": "hardest", "label": label, "unit": "share", "status": "", "trust": ""}
+            out.append({**worst, **plain})
+    return out
+
+
+def _difference(row: Mapping[str, Any], names: Mapping[str, str]) -> str:
+    sign = "more" if row["difference"] >= 0 else "less"
+    ends = sorted(abs(100 * row[end]) for end in ("low", "high"))
+    span = f"[{ends[0]:.1f}, {ends[1]:.1f}]"
+    if row["low"] <= 0 <= row["high"]:
+        span = f"[{100 * row['low']:.1f}, {100 * row['high']:.1f}], no clear difference"
+    return (
+        f"On the same {row['n']:,} images {names[row['first']]} is right on "
+        f"{abs(100 * row['difference']):.1f} points {sign} than {names[row['second']]} {span}."
+    )
+
+
+def _kind(key: str) -> str:
+    m = meaning(key)
+    return f"{m.area}.{m.metric}"
+
+
+def _plain_table(*columns: tuple[str, Any]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading, justify in columns:
+        table.add_column(heading, justify=justify, overflow="fold")
+    return table
+
+
+def _short_path(path: Path) -> Path:
+    """Relative to here where that is shorter."""
+    try:
+        return path.resolve().relative_to(Path.cwd())
+    except ValueError:
+        return path
