@@ -9,7 +9,7 @@ import io
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -195,6 +195,41 @@ def _prepare(image: Image.Image, preprocess: Preprocess, channels: int) -> Plane
     return np.array(cut.transpose(2, 0, 1), order="C")
 
 
+def ten_crops(
+    pixels: Pixels, preprocess: Preprocess, *, channels: int = 3
+) -> UInt8[np.ndarray, "10 c h w"]:
+    """Centre and four corners of a picture and their mirror images, the centre first.
+
+    Equation: nae2021 §3   crops of the resized picture: centre, 4 corners, each also flipped
+
+    A classifier that sees the whole picture leaves nothing to cut: there the picture is enlarged
+    by 1 / 0.875 first.
+    """
+    height, width = preprocess.size
+    whole = preprocess.crop is None or preprocess.crop >= 1
+    cut = replace(
+        preprocess,
+        crop=0.875 if whole else preprocess.crop,
+        squash=preprocess.squash or preprocess.crop is None,
+    )
+    rows, columns = resized(pixels.shape[:2], cut)
+    if rows * columns > MAX_PIXELS:
+        raise InputError(
+            f"a picture of {pixels.shape[0]} × {pixels.shape[1]} pixels came, too oblong to be "
+            f"resized to {rows} × {columns}. Crop it first."
+        )
+    image = Image.fromarray(pixels)
+    if channels == 1:
+        image = image.convert("L")
+    if (rows, columns) != (image.height, image.width):
+        image = image.resize((columns, rows), RESAMPLING[preprocess.interpolation])
+    planes = np.asarray(image).reshape(rows, columns, channels).transpose(2, 0, 1)
+    down, right = rows - height, columns - width
+    corners = ((round(down / 2), round(right / 2)), (0, 0), (0, right), (down, 0), (down, right))
+    crops = np.stack([planes[:, t : t + height, s : s + width] for t, s in corners])
+    return np.ascontiguousarray(np.concatenate([crops, crops[..., ::-1]]))
+
+
 def resized(shape: tuple[int, ...], preprocess: Preprocess) -> tuple[int, int]:
     """Height and width to which a picture is resized before its centre is cut out.
 
@@ -261,9 +296,37 @@ def png_bytes(image: AnyImage) -> bytes:
     return _encode(to_pixels(image), "PNG", optimize=True)
 
 
+def thumbnail(pixels: Pixels, side: int) -> bytes:
+    """A JPEG of the picture whose longer side is at most `side`."""
+    scale = side / max(pixels.shape[:2])
+    if scale < 1:
+        height, width = (max(1, round(length * scale)) for length in pixels.shape[:2])
+        pixels = resize(pixels, (height, width), "lanczos")
+    return _encode(pixels, "JPEG", quality=88)
+
+
 def webp_bytes(image: AnyImage) -> bytes:
     """Encode as lossless WebP, the form of packed sets; takes what `to_pixels` takes."""
     return _encode(to_pixels(image), "WEBP", lossless=True, quality=80, method=4)
+
+
+def suffix_of(data: bytes) -> str:
+    """The usual ending for an encoded picture, told by its first bytes; empty where unknown.
+
+    >>> suffix_of(png_bytes(np.zeros((1, 1, 3), np.uint8)))
+    '.png'
+    """
+    known = (
+        (b"\xff\xd8\xff", ".jpg"),
+        (b"\x89PNG", ".png"),
+        (b"GIF8", ".gif"),
+        (b"BM", ".bmp"),
+        (b"II*\0", ".tif"),
+        (b"MM\0*", ".tif"),
+    )
+    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
+        return ".webp"
+    return next((ending for start, ending in known if data.startswith(start)), "")
 
 
 def write_png(path: str | Path, image: AnyImage) -> None:

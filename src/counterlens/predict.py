@@ -89,11 +89,11 @@ def predict(
     if device is not None:
         classifier.to(torch.device(device))
     place = classifier.mean.device
-    size = _batch_size(batch, classifier.preprocess, place, len(images))
+    size = batch_size(batch, classifier.preprocess, place, len(images))
     source = _Batches(images, classifier.preprocess, classifier.channels, size)
-    runner = _Runner(classifier, place, place.type == "cuda" if amp is None else amp, size)
+    runner = Runner(classifier, place, place.type == "cuda" if amp is None else amp, size)
     with ExitStack() as stack:
-        stack.enter_context(_eval_mode(classifier))
+        stack.enter_context(eval_mode(classifier))
         sink = stack.enter_context(_sink(len(images), len(classifier.classes), out))
         show = stack.enter_context(_progress(images.name, len(images), progress))
         kept: list[int] = []
@@ -119,7 +119,7 @@ def predict(
     )
 
 
-def _batch_size(batch: int | Auto, preprocess: Preprocess, place: torch.device, n: int) -> int:
+def batch_size(batch: int | Auto, preprocess: Preprocess, place: torch.device, n: int) -> int:
     if batch != "auto":
         if batch < 1:
             raise InputError(f"batch is {batch}, expected 1 or more pictures per step, or auto.")
@@ -220,7 +220,7 @@ def _calm(worker: int) -> None:
     torch.set_num_threads(1)  # decoding is serial; idle thread pools only take cores away
 
 
-class _Runner:
+class Runner:
     """The classifier on its device, with as many pictures a step as fit."""
 
     def __init__(self, classifier: Classifier, place: torch.device, amp: bool, size: int) -> None:
@@ -301,7 +301,7 @@ def _out_of_memory(error: RuntimeError) -> bool:
 
 
 @contextmanager
-def _eval_mode(classifier: Classifier) -> Iterator[None]:
+def eval_mode(classifier: Classifier) -> Iterator[None]:
     modes = [(module, module.training) for module in classifier.modules()]
     classifier.eval()
     try:

@@ -12,11 +12,11 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from counterlens.cli import audits, explanations, training
+from counterlens.cli import audits, curation, explanations, training
 from counterlens.cli.shared import app
 from counterlens.errors import CounterlensError
 
-__all__ = ["app", "audits", "explanations", "main", "training"]
+__all__ = ["app", "audits", "curation", "explanations", "main", "training"]
 
 
 @app.callback(invoke_without_command=True)

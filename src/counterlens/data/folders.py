@@ -10,30 +10,43 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from counterlens.data.sets import file_set, printable
+from counterlens.data.sets import Aside, file_set, printable
 from counterlens.errors import InputError
 from counterlens.images import SUFFIXES, ImageSet
 
+NO_PICTURE = "no picture by its name"
 
-def open_folder(root: Path, *, name: str, space: str | None = None) -> ImageSet:
-    """The pictures below a folder; their labels are its sub-folders, where there are any."""
+
+def open_folder(
+    root: Path, *, name: str, space: str | None = None, aside: list[Aside] | None = None
+) -> ImageSet:
+    """The pictures below a folder; their labels are its sub-folders, where there are any.
+
+    Args:
+        aside: where to put folders and files that cannot be read and files that are no pictures,
+            in place of refusing the whole folder.
+    """
     if not root.is_dir():
         raise InputError(f"{root} is not a folder, expected one with a sub-folder per class.")
     loose, others, folders = [], 0, []
-    for entry in _entries(root):
+    for entry in _entries(root, None):
         if entry.is_dir():
             folders.append(entry.name)
         elif is_picture(entry.name):
             loose.append(entry.name)
         else:
             others += 1
+            _put(aside, entry.name, NO_PICTURE)
     files: list[str] = []
     labels: list[int] = []
     classes: list[str] = []
     empty: list[str] = []
     for folder in folders:
-        found = list(_pictures(root, folder, ()))
+        found = list(_pictures(root, folder, (), aside))
         pictures = [f for f in found if is_picture(f)]
+        for other in found if len(found) > len(pictures) else ():
+            if not is_picture(other):
+                _put(aside, other, NO_PICTURE)
         others += len(found) - len(pictures)
         if not pictures:
             empty.append(printable(folder))
@@ -48,8 +61,17 @@ def open_folder(root: Path, *, name: str, space: str | None = None) -> ImageSet:
             f"{root} holds no pictures ({others} other files), expected a sub-folder per class, "
             "e.g. cats/1.jpg, or pictures."
         )
+    for picture in loose:
+        _put(aside, picture, "beside the class folders")
     return file_set(
-        name, root, files, labels, classes, space=space, notes=_notes(others, empty, loose)
+        name,
+        root,
+        files,
+        labels,
+        classes,
+        space=space,
+        notes=_notes(others, empty, loose),
+        aside=aside,
     )
 
 
@@ -61,26 +83,37 @@ def is_picture(name: str) -> bool:
 
 def walk(root: Path, below: str = "") -> list[str]:
     """All pictures below a folder, in sorted order, as paths relative to `root`."""
-    return [f for f in _pictures(root, below, ()) if is_picture(f)]
+    return [f for f in _pictures(root, below, (), None) if is_picture(f)]
 
 
-def _pictures(root: Path, below: str, above: tuple[str, ...]) -> Iterator[str]:
+def _pictures(
+    root: Path, below: str, above: tuple[str, ...], aside: list[Aside] | None
+) -> Iterator[str]:
     real = os.path.realpath(root / below)
     if real in above:  # a link back to a folder that we are in
+        _put(aside, below, "a link back to a folder above it")
         return
-    for entry in _entries(root / below):
+    for entry in _entries(root / below, aside, below):
         path = f"{below}/{entry.name}" if below else entry.name
         if entry.is_dir():
-            yield from _pictures(root, path, (*above, real))
+            yield from _pictures(root, path, (*above, real), aside)
         else:
             yield path
 
 
-def _entries(folder: Path) -> list[os.DirEntry[str]]:
+def _put(aside: list[Aside] | None, path: str, why: str) -> None:
+    if aside is not None:
+        aside.append((printable(path), why))
+
+
+def _entries(folder: Path, aside: list[Aside] | None, below: str = "") -> list[os.DirEntry[str]]:
     try:
         with os.scandir(folder) as entries:
             seen = [e for e in entries if not e.name.startswith((".", "__MACOSX"))]
     except OSError as error:
+        if aside is not None:
+            _put(aside, below, f"folder cannot be listed ({error.strerror or error})")
+            return []
         raise InputError(f"cannot list folder {folder}: {error.strerror or error}.") from None
     return sorted(seen, key=lambda e: e.name)
 

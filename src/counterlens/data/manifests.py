@@ -12,15 +12,19 @@ from pathlib import Path
 
 import numpy as np
 
-from counterlens.data.sets import file_set
+from counterlens.data.sets import Aside, file_set, unfit
 from counterlens.errors import InputError
 from counterlens.images import ImageSet
 
 Row = dict[str, str]
 
 
-def open_manifest(path: Path, *, name: str) -> ImageSet:
-    """The pictures that a .csv, .tsv or .jsonl file lists."""
+def open_manifest(path: Path, *, name: str, aside: list[Aside] | None = None) -> ImageSet:
+    """The pictures that a .csv, .tsv or .jsonl file lists.
+
+    Args:
+        aside: where to put files that cannot be read, in place of refusing the whole table.
+    """
     try:
         rows = list(_lines(path) if path.suffix.lower() == ".jsonl" else _cells(path))
     except UnicodeDecodeError:
@@ -33,6 +37,10 @@ def open_manifest(path: Path, *, name: str) -> ImageSet:
                 f"{path} has no path in row {number} (columns: {', '.join(row)}), expected the "
                 "columns path and label."
             )
+    if aside is not None:
+        why = [unfit(path.parent / row["path"]) for row in rows]
+        aside += [(r.get("id") or r["path"], w) for r, w in zip(rows, why, strict=True) if w]
+        rows = [row for row, reason in zip(rows, why, strict=True) if not reason]
     classes = _classes({row.get("label", "") for row in rows} - {""})
     number_of = {label: k for k, label in enumerate(classes)}
     opened = file_set(

@@ -43,6 +43,9 @@ class ReadPack:
         name = f"{self.path}, picture {i}"
         return decode_prepared(self._data(i), preprocess, channels=channels, name=name)
 
+    def encoded(self, i: int) -> bytes:
+        return self._data(i)
+
     def _data(self, i: int) -> bytes:
         start, stop = int(self.offsets[i]), int(self.offsets[i + 1])
         return bytes(buffer(self.path, self.stamp)[start:stop])
@@ -62,6 +65,10 @@ class ReadJoined:
     def prepared(self, i: int, preprocess: Preprocess, channels: int) -> Planes:
         part = self._part(i)
         return self.parts[part].prepared(i - self.starts[part], preprocess, channels)
+
+    def encoded(self, i: int) -> bytes:
+        part = self._part(i)
+        return self.parts[part].encoded(i - self.starts[part])
 
     def _part(self, i: int) -> int:
         return int(np.searchsorted(self.starts, i, side="right")) - 1

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import stat
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,6 +14,12 @@ from counterlens import images
 from counterlens.errors import InputError
 from counterlens.images import ImageSet, Pixels, Planes
 from counterlens.types import Preprocess
+
+Aside = tuple[str, str]
+"""The id of a file that was set aside, and why."""
+
+LARGEST = 1 << 30
+"""Bytes of a picture file above which a tolerant reader does not even open it."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +34,9 @@ class ReadFiles:
 
     def prepared(self, i: int, preprocess: Preprocess, channels: int) -> Planes:
         return images.read_prepared(self.root / self.files[i], preprocess, channels=channels)
+
+    def encoded(self, i: int) -> bytes:
+        return (self.root / self.files[i]).read_bytes()
 
 
 @dataclass(frozen=True)
@@ -52,6 +62,18 @@ class ReadRows:
 
     def prepared(self, i: int, preprocess: Preprocess, channels: int) -> Planes:
         return images.prepared(self.base, int(self.rows[i]), preprocess, channels=channels)
+
+    def encoded(self, i: int) -> bytes:
+        return encoded(self.base, int(self.rows[i]))
+
+
+def encoded(read: Callable[[int], Pixels], i: int) -> bytes:
+    """Picture i as it is stored, byte by byte; as PNG where it is not stored encoded."""
+    direct = getattr(read, "encoded", None)
+    if direct is None:
+        return images.png_bytes(read(i))
+    data: bytes = direct(i)
+    return data
 
 
 def subset(base: ImageSet, rows: Sequence[int] | Int64[np.ndarray, "n"]) -> ImageSet:
@@ -93,10 +115,20 @@ def file_set(
     space: str | None = None,
     ids: Sequence[str] | None = None,
     notes: Iterable[str] = (),
+    aside: list[Aside] | None = None,
 ) -> ImageSet:
-    """A set of picture files below `root`; the fingerprint covers ids, labels and file sizes."""
+    """A set of picture files below `root`; the fingerprint covers ids, labels and file sizes.
+
+    Args:
+        aside: where to put files that cannot be read, in place of refusing the whole set.
+    """
     marks = np.asarray(labels, dtype=np.int64)
     names = tuple(ids or (printable(f) for f in files))
+    if aside is not None:
+        why = [unfit(root / f) for f in files]
+        aside += [(name, reason) for name, reason in zip(names, why, strict=True) if reason]
+        fit = [i for i, reason in enumerate(why) if not reason]
+        files, names, marks = [files[i] for i in fit], tuple(names[i] for i in fit), marks[fit]
     sizes = [_size(root, f) for f in files]
     lines = (
         f"{i}\t{size}\t{classes[k] if k >= 0 else ''}"
@@ -193,3 +225,14 @@ def _size(root: Path, file: str) -> int:
         return (root / file).stat().st_size
     except OSError as error:
         raise InputError(f"cannot read picture {root / file}: {error.strerror or error}.") from None
+
+
+def unfit(path: Path) -> str:
+    """Why a file of a pool is not even opened; empty where it may be."""
+    try:
+        facts = path.stat()
+    except OSError as error:
+        return f"cannot be read ({error.strerror or error})"
+    if not stat.S_ISREG(facts.st_mode):
+        return "no plain file"
+    return "file above 1 GiB" if facts.st_size > LARGEST else ""

@@ -106,7 +106,7 @@ def match_classes(
     """
     declared = declared_map(space, model_classes) if space in SPACES else None
     protocol = declared or everything(model_classes)
-    found = _pair(protocol.classes, data_classes)
+    found = pair_classes(protocol.classes, data_classes)
     rows = tuple(
         Match(name, _named(protocol, model_classes, i) if i >= 0 else None, how or "none")
         for name, (i, how) in zip(data_classes, found, strict=True)
@@ -124,7 +124,9 @@ def _named(protocol: LabelMap, model_classes: Sequence[str], i: int) -> str:
     return f"{protocol.classes[i]}: {len(group)} classes"
 
 
-def _pair(model_classes: Sequence[str], data_classes: Sequence[str]) -> list[tuple[int, str]]:
+def pair_classes(
+    model_classes: Sequence[str], data_classes: Sequence[str]
+) -> list[tuple[int, str]]:
     """For each class of the data the model's class and the way it was found, (−1, "") for none."""
     found = [(-1, "")] * len(data_classes)
     taken: set[int] = set()
@@ -151,7 +153,7 @@ def _table(keys: Iterable[set[str]]) -> dict[str, int]:
     return table
 
 
-def _word(name: str) -> str:
+def word(name: str) -> str:
     """A plain name without a leading number (Caltech's "001.ak47") and in the singular."""
     word = re.sub(r"^\d+ (?=\D)", "", plain(name))
     if word.endswith("ies") and len(word) > 4:
@@ -173,11 +175,11 @@ def _synonym_labels(name: str) -> set[str]:
 WAYS: tuple[tuple[str, Callable[[str], set[str]]], ...] = (
     ("exact", lambda name: {name}),
     ("spelling", lambda name: {plain(name)}),
-    ("spelling", lambda name: {_word(name)}),
+    ("spelling", lambda name: {word(name)}),
     ("wnid", _wnid_label),
     ("synonym", _synonym_labels),
-    ("synonyms listed", lambda name: {_word(part) for part in name.split(",")}),
-    ("alias", lambda name: {ALIAS.get(_word(part), "") for part in name.split(",")} - {""}),
+    ("synonyms listed", lambda name: {word(part) for part in name.split(",")}),
+    ("alias", lambda name: {ALIAS.get(word(part), "") for part in name.split(",")} - {""}),
 )
 
 

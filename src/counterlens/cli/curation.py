@@ -1,0 +1,177 @@
+"""Commands that make data sets: curate adversarial, curate ood."""
+
+from typing import Annotated
+
+import typer
+
+from counterlens.cli.shared import Device, Json, Out, Quiet, Resume, Seed, TrustRemote, app, finish
+
+curate = typer.Typer(
+    help="Mine hard images from a pool of photographs, review them, freeze them.",
+    no_args_is_help=True,
+)
+app.add_typer(curate, name="curate")
+
+PoolArgument = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="POOL...", help="Sets to choose from: a folder, a .csv or .jsonl, pack:FILE.npz."
+    ),
+]
+FilterOption = Annotated[
+    list[str],
+    typer.Option("--filter", help="A model that must be wrong. May be repeated."),
+]
+Shortlist = Annotated[
+    int | None, typer.Option(help="How many images go to review. Default: all that are left.")
+]
+Bits = Annotated[
+    int, typer.Option(help="Hashes that differ in so many of 64 bits are copies; -1: never.")
+]
+Cosine = Annotated[
+    float, typer.Option(help="Features of at least this cosine are copies; 0: never.")
+]
+LeastSide = Annotated[
+    int | None, typer.Option(help="Shortest side of a usable image. Default: half the input.")
+]
+Alias = Annotated[
+    list[str],
+    typer.Option(metavar="NAME=CLASS", help="The pool's name for a class. May be repeated."),
+]
+Licence = Annotated[str, typer.Option(help="Licence of images whose set does not say it.")]
+Source = Annotated[str, typer.Option(help="Source of images whose set does not say it.")]
+Limit = Annotated[int | None, typer.Option(help="Use only this many images of each set.")]
+ShardSize = Annotated[int, typer.Option(help="Images per shard, the unit of --resume.")]
+On = Annotated[str, typer.Option(help="here, ray, or ray://HOST:PORT.")]
+Workers = Annotated[int | None, typer.Option(help="Most workers on Ray. Default: the cores.")]
+
+
+@curate.command("adversarial")
+def adversarial(
+    pool: PoolArgument,
+    filters: FilterOption,
+    classes: Annotated[
+        str,
+        typer.Option(help="Classes in which answers count: pool, all, imagenet-a, or a file."),
+    ] = "pool",
+    confidence: Annotated[
+        float, typer.Option(help="Most probability a filter may give the label.")
+    ] = 0.15,
+    per: Annotated[str, typer.Option(help="That cap holds for each crop, or the mean.")] = "crop",
+    confusion: Annotated[int, typer.Option(help="Most images of one label and answer.")] = 15,
+    shortlist: Shortlist = None,
+    against: Annotated[
+        list[str],
+        typer.Option(help="A set of which no image may leak in, e.g. training data."),
+    ] = [],
+    bits: Bits = 6,
+    cosine: Cosine = 0.97,
+    least_side: LeastSide = None,
+    alias: Alias = [],
+    licence: Licence = "",
+    source: Source = "",
+    limit: Limit = None,
+    shard: ShardSize = 512,
+    on: On = "here",
+    workers: Workers = None,
+    out: Out = None,
+    resume: Resume = False,
+    seed: Seed = 0,
+    device: Device = "auto",
+    trust_remote_code: TrustRemote = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Mine labelled photographs that every filter gets wrong (as ImageNet-A was made)."""
+    from counterlens.workflows.curate import adversarial as run_adversarial
+
+    made = run_adversarial(
+        pool,
+        filters=filters,
+        classes=classes,
+        confidence=confidence,
+        per=per,  # type: ignore[arg-type]  # refused with a clear line where it is neither
+        confusion=confusion,
+        shortlist=shortlist,
+        against=against,
+        bits=bits,
+        cosine=cosine,
+        least_side=least_side,
+        alias=alias,
+        licence=licence,
+        source=source,
+        limit=limit,
+        shard=shard,
+        on=on,
+        workers=workers,
+        out=out,
+        resume=resume,
+        seed=seed,
+        device=device,
+        trust_remote_code=trust_remote_code,
+        quiet=quiet,
+    )
+    finish(made, as_json=as_json, quiet=quiet)
+
+
+@curate.command("ood")
+def ood(
+    pool: PoolArgument,
+    filters: FilterOption,
+    inside: Annotated[
+        str | None,
+        typer.Option(help="Images of the known classes, to compare with and to keep out."),
+    ] = None,
+    classes: Annotated[
+        str, typer.Option(help="Classes in which answers count: all, imagenet-o, or a file.")
+    ] = "all",
+    confidence: Annotated[float, typer.Option(help="Least probability of the answer.")] = 0.5,
+    per_answer: Annotated[int | None, typer.Option(help="Most images of one answer.")] = None,
+    shortlist: Shortlist = None,
+    bits: Bits = 6,
+    cosine: Cosine = 0.97,
+    least_side: LeastSide = None,
+    alias: Alias = [],
+    licence: Licence = "",
+    source: Source = "",
+    limit: Limit = None,
+    shard: ShardSize = 512,
+    on: On = "here",
+    workers: Workers = None,
+    out: Out = None,
+    resume: Resume = False,
+    seed: Seed = 0,
+    device: Device = "auto",
+    trust_remote_code: TrustRemote = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Mine images of unknown things that every filter is sure about (as ImageNet-O was made)."""
+    from counterlens.workflows.curate import ood as run_ood
+
+    made = run_ood(
+        pool,
+        filters=filters,
+        inside=inside,
+        classes=classes,
+        confidence=confidence,
+        per_answer=per_answer,
+        shortlist=shortlist,
+        bits=bits,
+        cosine=cosine,
+        least_side=least_side,
+        alias=alias,
+        licence=licence,
+        source=source,
+        limit=limit,
+        shard=shard,
+        on=on,
+        workers=workers,
+        out=out,
+        resume=resume,
+        seed=seed,
+        device=device,
+        trust_remote_code=trust_remote_code,
+        quiet=quiet,
+    )
+    finish(made, as_json=as_json, quiet=quiet)

@@ -1,0 +1,129 @@
+"""Stages that look for copies: twins within the pool, and leaks of images known elsewhere.
+
+Only images that earlier stages left are looked at: copies of what was dropped do no harm.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from jaxtyping import Float
+
+from counterlens.classifier import Classifier
+from counterlens.data import subset
+from counterlens.errors import InputError
+from counterlens.filters.funnel import Rows, Rule
+from counterlens.images import ImageSet, prepared
+from counterlens.models.parts import features
+from counterlens.screen.duplicates import near_embeddings
+from counterlens.screen.hashes import near, phash
+
+BITS = 6
+COSINE = 0.97
+_BATCH = 64
+
+
+@dataclass
+class Copies:
+    """Copies that stages found: which image, of what, and how near."""
+
+    rows: list[dict[str, object]] = field(default_factory=list)
+
+
+def twins(pool: ImageSet, found: Copies, *, bits: int = BITS) -> Rule:
+    """Of images that look alike, only the first stays."""
+
+    def keep(rows: Rows) -> Rows:
+        codes = hashes(pool, rows)
+        gone: set[int] = set()
+        for i, j, distance in near(codes, codes, bits):
+            if i < j and i not in gone and j not in gone:
+                gone.add(j)
+                one, other = pool.ids[int(rows[j])], pool.ids[int(rows[i])]
+                found.rows.append({"id": one, "copy_of": other, "set": "pool", "bits": distance})
+        return rows[[k not in gone for k in range(len(rows))]]
+
+    return Rule("no twins", f"of images within {bits} of 64 bits of a hash one stays", keep)
+
+
+def leaks(
+    pool: ImageSet,
+    known: ImageSet,
+    found: Copies,
+    *,
+    bits: int = BITS,
+    classifier: Classifier | None = None,
+    cosine: float = COSINE,
+) -> Rule:
+    """Images that look like one of a known set are dropped.
+
+    Args:
+        pool: the images of the funnel.
+        known: the images that must not leak in: training data, or the known classes.
+        found: where the pairs are written down.
+        bits: hashes of at most so many different bits are copies.
+        classifier: whose features are compared as well; None compares hashes alone.
+        cosine: features of at least this cosine are copies.
+    """
+
+    def keep(rows: Rows) -> Rows:
+        everything = np.arange(len(known))
+        pairs: list[tuple[int, int, str, float]] = [
+            (i, j, "bits", float(d))
+            for i, j, d in near(hashes(pool, rows), hashes(known, everything), bits)
+        ]
+        if classifier is not None and len(rows):
+            ours, theirs = embed(classifier, pool, rows), embed(classifier, known, everything)
+            pairs += [(i, j, "cosine", c) for i, j, c in near_embeddings(ours, theirs, cosine)]
+        gone = {i for i, _, _, _ in pairs}
+        for i, j, measure, value in pairs:
+            row = {"id": pool.ids[int(rows[i])], "copy_of": known.ids[j], "set": known.name}
+            found.rows.append({**row, measure: value})
+        return rows[[k not in gone for k in range(len(rows))]]
+
+    told = f"not within {bits} of 64 bits of a hash of {known.name}"
+    if classifier is not None:
+        told += f", nor at a cosine of {cosine} or more by the features of {classifier.name}"
+    return Rule(f"not in {known.name}", told, keep)
+
+
+def hashes(images: ImageSet, rows: Rows | Sequence[int]) -> list[int]:
+    """Perceptual hashes of some images; one that cannot be read has the hash of a flat picture."""
+    out = []
+    for row in rows:
+        try:
+            out.append(phash(images.read(int(row))))
+        except (InputError, OSError):
+            out.append(0)
+    return out
+
+
+@torch.inference_mode()
+def embed(
+    classifier: Classifier, images: ImageSet, rows: Rows | Sequence[int]
+) -> Float[np.ndarray, "n d"]:
+    """Penultimate features of some images; rows of zeros where they cannot be read."""
+    part = subset(images, rows)
+    place = classifier.mean.device
+    out: list[np.ndarray] = []
+    for start in range(0, len(part), _BATCH):
+        views, good = [], []
+        for i in range(start, min(start + _BATCH, len(part))):
+            try:
+                views.append(
+                    prepared(part.read, i, classifier.preprocess, channels=classifier.channels)
+                )
+                good.append(i - start)
+            except (InputError, OSError):
+                continue
+        count = min(_BATCH, len(part) - start)
+        if not views:
+            out.append(np.zeros((count, out[-1].shape[1] if out else 1), np.float32))
+            continue
+        x = torch.from_numpy(np.stack(views)).to(place).float().div_(255)
+        found = features(classifier, x).float().cpu().numpy()
+        block = np.zeros((count, found.shape[1]), np.float32)
+        block[good] = found
+        out.append(block)
+    return np.concatenate(out)

@@ -1,0 +1,202 @@
+"""Work cut into shards, done in this process or on Ray; the only file that knows Ray.
+
+A shard is a range of rows. Work on it is a pure function of that range, so where and how often it
+is done does not matter: a shard lost with its worker is done again, and the tables are equal.
+"""
+
+import math
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from counterlens.errors import InputError, MissingExtra
+
+Columns = Mapping[str, np.ndarray]
+"""A table: columns of equal length. Texts are object arrays."""
+Work = Callable[[int, int], Columns]
+"""From the first row and the one after the last to a table."""
+_ACTOR_CALLS = 2  # shards under way per worker: one running, one waiting
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Rows start … stop − 1 of some data, number `index` of its shards."""
+
+    index: int
+    start: int
+    stop: int
+
+
+def shards(rows: int, size: int) -> list[Shard]:
+    """Cut rows into shards of one size, the last one smaller.
+
+    >>> [(s.start, s.stop) for s in shards(5, 2)]
+    [(0, 2), (2, 4), (4, 5)]
+    """
+    if size < 1:
+        raise InputError(f"a shard of {size} images came, expected 1 or more.")
+    return [Shard(i, i * size, min((i + 1) * size, rows)) for i in range(math.ceil(rows / size))]
+
+
+def map_shards(
+    make: Callable[[], Work],
+    todo: Sequence[Shard],
+    *,
+    on: str = "here",
+    workers: int | None = None,
+    gpus: float = 0.0,
+    tell: Callable[[str], None] = lambda line: None,
+) -> Iterator[tuple[Shard, Columns]]:
+    """Do the work on every shard; tables come as they are done, on Ray in any order.
+
+    Args:
+        make: builds what does the work, once per worker: here the models are loaded. Must
+            pickle for Ray.
+        todo: shards to do.
+        on: "here", "ray" (this machine) or the address of a cluster, ray://HOST:PORT.
+        workers: most workers on Ray; None lets it grow to the cores there are.
+        gpus: GPUs per worker.
+        tell: hears when the workers stand ready.
+    """
+    if on == "here":
+        began = time.monotonic()
+        work = make()
+        tell(f"ready after {time.monotonic() - began:.1f} s")
+        for shard in todo:
+            yield shard, work(shard.start, shard.stop)
+    elif on == "ray" or on.startswith("ray://"):
+        yield from _on_ray(make, todo, on, workers, gpus, tell)
+    else:
+        raise InputError(f"--on is {on!r}, expected here, ray or ray://HOST:PORT.")
+
+
+def _on_ray(
+    make: Callable[[], Work],
+    todo: Sequence[Shard],
+    on: str,
+    workers: int | None,
+    gpus: float,
+    tell: Callable[[str], None],
+) -> Iterator[tuple[Shard, Columns]]:
+    ray = _ray()
+    began = time.monotonic()
+    own = not ray.is_initialized()
+    if own:
+        _start(ray, on)
+    try:
+        cores = int(ray.cluster_resources().get("CPU", 1))
+        most = max(1, min(workers or cores, len(todo)))
+        waiting = {shard.index: shard for shard in todo}
+        tell(f"Ray is up after {time.monotonic() - began:.1f} s: {cores} cores, ≤ {most} workers")
+        for shard, columns in _stream(ray, make, todo, most, gpus):
+            if waiting.pop(shard.index, None) is not None:  # done twice is kept once
+                yield shard, columns
+        if waiting:
+            raise RuntimeError(f"Ray lost {len(waiting)} of {len(todo)} shards")
+    finally:
+        if own:
+            ray.shutdown()
+
+
+def _stream(
+    ray: Any, make: Callable[[], Work], todo: Sequence[Shard], most: int, gpus: float
+) -> Iterator[tuple[Shard, Columns]]:
+    """Ray Data over the list of shards; actors build the work once and keep it."""
+    import pyarrow as pa
+
+    def build(items: Any) -> Any:  # a class made here pickles by value, as Ray needs it
+        class Worker:
+            def __init__(self, made: Callable[[], Work]) -> None:
+                self.work = made()
+
+            def __call__(self, batch: Any) -> Any:
+                rows = batch.to_pylist()
+                tables = []
+                for row in rows:
+                    columns = self.work(row["start"], row["stop"])
+                    tables.append(to_arrow(columns, shard=row["index"]))
+                return pa.concat_tables(tables)
+
+        return items.map_batches(
+            Worker,
+            fn_constructor_args=(make,),
+            batch_size=1,
+            batch_format="pyarrow",
+            compute=ray.data.ActorPoolStrategy(
+                min_size=1, max_size=most, max_tasks_in_flight_per_actor=_ACTOR_CALLS
+            ),
+            num_cpus=1,
+            num_gpus=gpus or None,
+            max_restarts=-1,
+            max_task_retries=-1,
+        )
+
+    rows = [{"index": s.index, "start": s.start, "stop": s.stop} for s in todo]
+    by_index = {shard.index: shard for shard in todo}
+    done = build(ray.data.from_items(rows, override_num_blocks=len(rows)))
+    for batch in done.iter_batches(batch_size=None, batch_format="pyarrow"):
+        numbers = batch.column("shard").to_numpy()
+        for index in dict.fromkeys(numbers.tolist()):
+            part = batch.filter(pa.array(numbers == index)).drop_columns(["shard"])
+            yield by_index[index], from_arrow(part)
+
+
+def to_arrow(columns: Columns, **constants: int) -> Any:
+    """Columns as an Arrow table, with further columns of one value."""
+    import pyarrow as pa
+
+    length = len(next(iter(columns.values())))
+    arrays = {
+        name: pa.array(values.tolist() if values.dtype == object else values)
+        for name, values in columns.items()
+    }
+    texts = {name for name, values in columns.items() if values.dtype == object}
+    arrays = {n: a.cast(pa.string()) if n in texts else a for n, a in arrays.items()}
+    extra = {name: pa.array([value] * length, pa.int64()) for name, value in constants.items()}
+    return pa.table({**arrays, **extra})
+
+
+def from_arrow(table: Any) -> dict[str, np.ndarray]:
+    """An Arrow table as columns."""
+    return {
+        name: column.to_numpy(zero_copy_only=False)
+        if not _is_text(column)
+        else np.array(column.to_pylist(), dtype=object)
+        for name, column in zip(table.column_names, table.combine_chunks().columns, strict=True)
+    }
+
+
+def _is_text(column: Any) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_string(column.type) or pa.types.is_null(column.type))
+
+
+def _start(ray: Any, on: str) -> None:
+    import logging
+
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    settings: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    if on == "ray":
+        settings |= {"include_dashboard": False}
+    ray.init(address=None if on == "ray" else on, **settings)
+    context = ray.data.DataContext.get_current()
+    context.enable_progress_bars = False
+    context.print_on_execution_start = False
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
+
+
+def _ray() -> Any:
+    try:
+        import pyarrow  # noqa: F401
+        import ray
+        import ray.data
+    except ImportError:
+        raise MissingExtra(
+            "--on ray needs Ray. Install it: pip install 'counterlens[ray]'."
+        ) from None
+    return ray

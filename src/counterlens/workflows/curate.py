@@ -1,0 +1,281 @@
+"""Curate: choose images of a pool that fixed classifiers get wrong, or are fooled by.
+
+Paper: Hendrycks et al. 2021, Natural Adversarial Examples (section 3).
+Differs: see `filters.natural_adversarial` and `filters.out_of_distribution`.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from counterlens.classifier import Classifier
+from counterlens.data import name_of, open_set
+from counterlens.filters import natural_adversarial, out_of_distribution
+from counterlens.filters.funnel import Rule, run_funnel
+from counterlens.filters.opinions import Opinions
+from counterlens.filters.screens import BITS, COSINE, Copies, leaks, twins
+from counterlens.images import ImageSet
+from counterlens.label_spaces.matching import pair_classes
+from counterlens.report import render
+from counterlens.runs import Run, new_folder, write_json
+from counterlens.workflows.curate_pool import (
+    Frame,
+    Parts,
+    Pool,
+    Say,
+    choose_frame,
+    filter_facts,
+    judge_pool,
+    labelled,
+    load_models,
+    matches,
+    teller,
+)
+from counterlens.workflows.curate_record import (
+    filter_accuracies,
+    keep_shortlist,
+    low_level_number,
+    write_funnel,
+)
+
+SHARD = 512
+
+
+def adversarial(
+    pool: Sequence[str],
+    *,
+    filters: Sequence[str],
+    classes: str = "pool",
+    confidence: float = 0.15,
+    per: natural_adversarial.Cap = "crop",
+    confusion: int = 15,
+    shortlist: int | None = None,
+    against: Sequence[str] = (),
+    bits: int = BITS,
+    cosine: float = COSINE,
+    least_side: int | None = None,
+    alias: Sequence[str] = (),
+    licence: str = "",
+    source: str = "",
+    limit: int | None = None,
+    shard: int = SHARD,
+    on: str = "here",
+    workers: int | None = None,
+    out: Path | None = None,
+    resume: bool = False,
+    seed: int = 0,
+    device: str = "auto",
+    trust_remote_code: bool = False,
+    quiet: bool = False,
+) -> Run:
+    """Mine natural adversarial examples from a pool of labelled photographs.
+
+    Args:
+        pool: specs of the sets to choose from.
+        filters: models that must all be wrong.
+        classes: in which classes answers are counted: pool, all, a declared space, or a file.
+        confidence: most probability any filter may give the label.
+        per: whether that holds for each crop or for the mean of ten.
+        confusion: most images of one label and answer.
+        shortlist: how many images go to review; None for all that are left.
+        against: sets of which no image may leak in, such as the filters' training data.
+        bits: hashes that differ in at most so many of 64 bits are copies.
+        cosine: features of at least this cosine are copies of images of `against`; 0 for never.
+        least_side: images of a shorter side than this are set aside; None takes half the
+            filter's input.
+        alias: "NAME=CLASS": classes of the pool that the filters know by another name.
+        licence, source: said of each image whose set does not say it itself.
+        limit: at most so many images of each set.
+        shard: images per shard, the unit that a resumed run does not repeat.
+        on: here, ray, or ray://HOST:PORT.
+        workers: most workers on Ray.
+    """
+    limits = natural_adversarial.Limits(confidence, per, confusion, shortlist)
+    settings = _settings(locals(), ("limits", "out", "resume", "quiet", "on", "workers"))
+    say = teller(quiet)
+    models = load_models(filters, device=device, trust_remote_code=trust_remote_code)
+    parts = Parts.open(pool, alias=alias, limit=limit, seed=seed)
+    frame = choose_frame(models, parts, classes)
+    whole = labelled(parts, frame, models[0])
+    known = [open_set(spec) for spec in against]
+    run = _begin(out, "adversarial", pool, settings, resume, whole, frame, filters, models)
+    run.write_table("matching", matches(parts, models[0]))
+    asked = Opinions(
+        whole.images,
+        tuple(filters),
+        frame.columns,
+        least_side=_least(least_side, models[0]),
+        device=device,
+        trust_remote_code=trust_remote_code,
+    )
+    table = judge_pool(run, asked, size=shard, on=on, workers=workers, say=say)
+    copies = Copies()
+    screens = _screens(whole.images, known, copies, models[0], bits, cosine)
+    labels = whole.images.labels
+    made = run_funnel(
+        len(labels),
+        natural_adversarial.rules(table, labels, len(filters), limits, screens),
+    )
+    sure = natural_adversarial.truth(table, len(filters), "true_max")
+    facts = {"licence": licence, "source": source}
+    keep_shortlist(run, whole, frame, table, made, facts, {"true_confidence": sure})
+    write_funnel(run, whole, table, made, copies)
+    eligible = np.flatnonzero((table["why"] == "") & (labels >= 0))
+    rest = np.setdiff1d(eligible, made.rows)
+    run.add_numbers(low_level_number(whole.images, made.rows, whole.images, rest, models[0], seed))
+    filter_accuracies(run, table, labels, eligible, filters)
+    return _end(run, say)
+
+
+def ood(
+    pool: Sequence[str],
+    *,
+    filters: Sequence[str],
+    inside: str | None = None,
+    classes: str = "all",
+    confidence: float = 0.5,
+    per_answer: int | None = None,
+    shortlist: int | None = None,
+    bits: int = BITS,
+    cosine: float = COSINE,
+    least_side: int | None = None,
+    alias: Sequence[str] = (),
+    licence: str = "",
+    source: str = "",
+    limit: int | None = None,
+    shard: int = SHARD,
+    on: str = "here",
+    workers: int | None = None,
+    out: Path | None = None,
+    resume: bool = False,
+    seed: int = 0,
+    device: str = "auto",
+    trust_remote_code: bool = False,
+    quiet: bool = False,
+) -> Run:
+    """Mine images of unknown things that classifiers are sure about.
+
+    Args:
+        pool: specs of sets of foreign classes.
+        filters: models that must all be fooled.
+        inside: images of the known classes: near-duplicates of them are dropped, and the chosen
+            images are compared with them.
+        classes: in which classes answers are counted: all, a declared space, or a file.
+        confidence: least probability of the answer.
+        per_answer: most images of one answer.
+        (the others as for `adversarial`)
+    """
+    limits = out_of_distribution.Limits(confidence, per_answer, shortlist)
+    settings = _settings(locals(), ("limits", "out", "resume", "quiet", "on", "workers"))
+    say = teller(quiet)
+    models = load_models(filters, device=device, trust_remote_code=trust_remote_code)
+    parts = Parts.open(pool, alias=alias, limit=limit, seed=seed)
+    frame = choose_frame(models, parts, classes)
+    foreign = _foreign(parts, models)
+    whole = labelled(parts, frame, models[0])
+    whole.images.labels[:] = -1  # nothing in the pool has a right answer
+    known = open_set(inside) if inside else None
+    run = _begin(out, "ood", pool, settings, resume, whole, frame, filters, models)
+    run.write_table("matching", matches(parts, models[0]))
+    asked = Opinions(
+        whole.images,
+        tuple(filters),
+        frame.columns,
+        crops=False,
+        least_side=_least(least_side, models[0]),
+        device=device,
+        trust_remote_code=trust_remote_code,
+    )
+    table = judge_pool(run, asked, size=shard, on=on, workers=workers, say=say)
+    copies = Copies()
+    screens = _screens(whole.images, [known] if known else [], copies, models[0], bits, cosine)
+    rules = out_of_distribution.rules(table, foreign, len(filters), limits, screens)
+    made = run_funnel(len(foreign), rules)
+    facts = {"licence": licence, "source": source}
+    sure = out_of_distribution.certainty(table, len(filters))
+    keep_shortlist(run, whole, frame, table, made, facts, {"least_confidence": sure})
+    write_funnel(run, whole, table, made, copies)
+    if known is not None:
+        every = np.arange(len(known))
+        run.add_numbers(low_level_number(whole.images, made.rows, known, every, models[0], seed))
+    return _end(run, say)
+
+
+def _settings(given: dict[str, Any], without: Sequence[str]) -> dict[str, Any]:
+    return {
+        key: list(value) if isinstance(value, tuple) else value
+        for key, value in given.items()
+        if key not in without
+    }
+
+
+def _least(asked: int | None, first: Classifier) -> int:
+    return min(first.preprocess.size) // 2 if asked is None else asked
+
+
+def _begin(
+    out: Path | None,
+    kind: str,
+    specs: Sequence[str],
+    settings: dict[str, Any],
+    resume: bool,
+    pool: Pool,
+    frame: Frame,
+    filters: Sequence[str],
+    models: Sequence[Classifier],
+) -> Run:
+    folder = out or new_folder("curate", f"{kind}-{name_of(specs[0])}")
+    run = Run.create(folder, f"curate {kind}", settings, resume=resume)
+    run.note(
+        model=" + ".join(filters),
+        data=pool.images.name,
+        kind=kind,
+        protocol=frame.told,
+        filters=filter_facts(filters, models),
+        data_fingerprint=pool.images.fingerprint,
+        device=str(models[0].mean.device),
+        notes={"pool": list(pool.images.notes)} if pool.images.notes else {},
+    )
+    columns = [list(c) for c in frame.columns]
+    frame_facts = {"classes": list(frame.classes), "columns": columns, "told": frame.told}
+    write_json(run.path("tables", "classes.json"), frame_facts)
+    return run
+
+
+def _screens(
+    pool: ImageSet,
+    known: Sequence[ImageSet],
+    copies: Copies,
+    first: Classifier,
+    bits: int,
+    cosine: float,
+) -> tuple[Rule, ...]:
+    if bits < 0:
+        return ()
+    judge = first if cosine > 0 else None
+    return (
+        twins(pool, copies, bits=bits),
+        *(leaks(pool, k, copies, bits=bits, classifier=judge, cosine=cosine) for k in known),
+    )
+
+
+def _foreign(parts: Parts, models: Sequence[Classifier]) -> np.ndarray:
+    """Whether each image's class is none of any filter's, by name, synonym or WordNet id."""
+    out = []
+    for part in parts.sets:
+        shared = np.zeros(len(part.classes) + 1, bool)  # the last entry: no class known
+        for model in models:
+            found = pair_classes(model.classes, part.classes) if part.classes else []
+            shared[: len(found)] |= np.array([i >= 0 and how != "index" for i, how in found], bool)
+        out.append(~shared[part.labels])
+    return np.concatenate(out)
+
+
+def _end(run: Run, say: Say) -> Run:
+    render(run)
+    run.finish()
+    steps = " → ".join(f"{row['kept']:,}" for row in run.table("funnel"))
+    say(f"funnel: {steps}")
+    return run
