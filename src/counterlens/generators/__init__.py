@@ -1,0 +1,1 @@
+"""Generators: where images can come from."""

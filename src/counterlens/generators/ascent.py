@@ -1,0 +1,228 @@
+"""DiG-IN: optimise what enters a latent diffusion model until a classifier speaks.
+
+Paper: Augustin, Neuhaus, Hein 2024, DiG-IN: Diffusion Guidance for Investigating Networks
+       (digin2024), section 3, Algorithm 1; constants from its code.
+Differs: the loss is the weighted mean over the last three predicted clean latents, as in the code,
+       not over the final image alone; z_T keeps its length; the best image by the score without
+       cut-outs is the result. Many images are one batch. What is optimised is float32 whatever
+       the precision of the weights.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from counterlens.ball import Seeds, mix, normal
+from counterlens.generators.cutouts import cutouts, seen
+from counterlens.generators.ddim import Conds, ddim, repeated
+from counterlens.generators.latent import LatentDiffusion, Latents
+from counterlens.search.adam import Group, Look, Values, adam
+from counterlens.types import Images, Labels, Scores
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How inputs are optimised.
+
+    Args:
+        guidance, steps: of the chain.
+        updates: of Adam.
+        text_rate, noise_rate: step sizes for C_t and ∅_t, and for z_T.
+        schedule, clip: see `adam`.
+        cuts, sigma: cut-outs per image and their noise; 0 cuts ask about the whole image.
+        last: over how many predicted clean latents the score is averaged, later ones more.
+    """
+
+    guidance: float = 3.0
+    steps: int = 20
+    updates: int = 20
+    text_rate: float = 0.01
+    noise_rate: float = 0.001
+    schedule: Literal["constant", "cosine"] = "constant"
+    clip: float | None = None
+    cuts: int = 16
+    sigma: float = 0.005
+    last: int = 3
+
+
+COUNTERFACTUAL = Settings()
+"""Those of the paper's visual counterfactuals and neuron pictures."""
+DISAGREEMENT = Settings(
+    steps=25, updates=15, text_rate=0.025, noise_rate=0.00025, schedule="cosine", clip=0.05,
+    sigma=0.05,
+)  # fmt: skip
+"""Those of the paper's classifier disagreement."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What enters the model: noise, and a condition and a null text per step."""
+
+    z: Latents
+    cond: Conds
+    null: Conds
+
+
+@dataclass(frozen=True)
+class Term:
+    """A part of the score: weight · mean over crops of one column of what a network says.
+
+    Args:
+        table: images to a row of numbers each: confidences, log-confidences or features.
+        column: which number of each row is meant.
+        side: the images' side that the network wants.
+        weight: above 0 to raise it, below 0 to lower it.
+    """
+
+    table: Callable[[Images], Float[Tensor, "b k"]]
+    column: Labels
+    side: int
+    weight: float = 1.0
+
+
+@dataclass(frozen=True)
+class Ascent:
+    """What came of it.
+
+    Args:
+        images, scores: the best and its score, without cut-outs.
+        start_images, start: the images that the prompts alone make, and their scores.
+        inputs: what makes the best images.
+        trace: every look's scores.
+    """
+
+    images: Images
+    scores: Scores
+    start_images: Images
+    start: Scores
+    inputs: Inputs
+    trace: Float[Tensor, "looks b"]
+
+
+def begin(model: LatentDiffusion, prompts: Sequence[str], seeds: Seeds, *, steps: int) -> Inputs:
+    """Noise by seed and the prompts' own embeddings, the same at every step."""
+    z = normal(seeds, model.shape, like=torch.zeros(1, device=model.device))
+    cond = repeated(model.embed(prompts), steps)
+    null = repeated(model.embed([""]).expand(len(prompts), -1, -1), steps)
+    return Inputs(z, cond, null)
+
+
+@torch.no_grad()
+def draw(
+    model: LatentDiffusion,
+    prompts: Sequence[str],
+    seeds: Seeds,
+    *,
+    guidance: float = 3.0,
+    steps: int = 25,
+) -> Images:
+    """Images of prompts: the plain use of the model."""
+    given = begin(model, prompts, seeds, steps=steps)
+    chain = ddim(model, given.z, given.cond, given.null, guidance=guidance)
+    return model.decode(chain.originals[-1])
+
+
+def ascend(
+    model: LatentDiffusion,
+    start: Inputs,
+    terms: Sequence[Term],
+    *,
+    settings: Settings = COUNTERFACTUAL,
+    seeds: Seeds,
+    kept: int | None = None,
+    told: Callable[[int, Look], None] | None = None,
+) -> Ascent:
+    """Raise a score of the generated images over z_T, every C_t and every ∅_t.
+
+    Equation: digin2024 (2)   max_{z_T, (C_t), (∅_t)} −L(D(z_0(z_T, (C_t), (∅_t))))
+
+    Args:
+        seeds: of the cut-outs, one per image.
+        kept: steps whose inner values are kept for the backward pass; see `ddim`.
+        told: is shown every look.
+    """
+    first: list[Images] = []
+    trace: list[Scores] = []
+
+    def look(values: Values, k: int) -> Look:
+        chain = ddim(
+            model, values["z"], values["cond"], values["null"],
+            guidance=settings.guidance, last=settings.last, kept=kept,
+        )  # fmt: skip
+        images = [model.decode(z) for z in chain.originals]
+        judged = score(terms, images[-1].detach())
+        raised = _raised(terms, images, settings, mix(seeds, k)) if k < settings.updates else judged
+        if not first:
+            first.append(images[-1].detach())
+        trace.append(judged)
+        return Look(raised, judged, images[-1])
+
+    length = start.z.flatten(1).norm(dim=1)
+    groups = {
+        "z": Group(start.z, settings.noise_rate, lambda z: rescaled(z, length)),
+        "cond": Group(start.cond, settings.text_rate),
+        "null": Group(start.null, settings.text_rate),
+    }
+    found, best = adam(
+        look, groups, steps=settings.updates, clip=settings.clip, schedule=settings.schedule,
+        told=told,
+    )  # fmt: skip
+    inputs = Inputs(best["z"], best["cond"], best["null"])
+    return Ascent(
+        found.points, found.scores, first[0], found.start, inputs, torch.stack(trace).cpu()
+    )
+
+
+def rescaled(z: Latents, length: Scores) -> Latents:
+    """Noise brought back to its length, where the model knows it.
+
+    Equation: digin2024 code   z_T ← z_T · ‖z_T⁰‖ / ‖z_T‖
+    """
+    now: Tensor = torch.linalg.vector_norm(z, dim=(1, 2, 3))
+    return z * (length / now).view(-1, 1, 1, 1)
+
+
+@torch.no_grad()
+def score(terms: Sequence[Term], x: Images) -> Scores:
+    """The score of whole images, without cut-outs."""
+    total = x.new_zeros(len(x))
+    for term in terms:
+        said = term.table(seen(x, term.side)).float()
+        total = total + term.weight * said.gather(1, term.column[:, None])[:, 0]
+    return total
+
+
+def augmented(terms: Sequence[Term], x: Images, settings: Settings, seeds: Seeds) -> Scores:
+    """The score averaged over cut-outs; each network gets its own.
+
+    Equation: digin2024 §A   E_τ[score(τ(x))], sixteen crops with noise
+    """
+    total = x.new_zeros(len(x))
+    for number, term in enumerate(terms):
+        if not settings.cuts:
+            crops = seen(x, term.side)[:, None]
+        else:
+            crops = cutouts(
+                x, term.side, count=settings.cuts, sigma=settings.sigma, seeds=mix(seeds, number)
+            )
+        said = term.table(crops.flatten(0, 1)).float()
+        column = term.column.repeat_interleave(crops.shape[1])
+        mean = said.gather(1, column[:, None])[:, 0].view(len(x), -1).mean(1)
+        total = total + term.weight * mean
+    return total
+
+
+def _raised(
+    terms: Sequence[Term], images: Sequence[Images], settings: Settings, seeds: Seeds
+) -> Scores:
+    """Later predictions of the clean image count more: 1/6, 2/6, 3/6."""
+    weights = torch.arange(1, len(images) + 1, dtype=torch.float32)
+    weights = weights / weights.sum()
+    total = torch.zeros((), device=images[0].device)
+    for number, (weight, x) in enumerate(zip(weights.tolist(), images, strict=True)):
+        total = total + weight * augmented(terms, x, settings, mix(seeds, 1000 + number))
+    return total

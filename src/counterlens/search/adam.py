@@ -1,0 +1,148 @@
+"""Adam over named groups of variables, one set of them per image.
+
+Paper: Kingma and Ba 2015 (adam2015); Augustin et al. 2024 (digin2024), appendix A and code, for the
+       rest: step sizes per group, gradients clipped by their largest entry, cosine schedule, and
+       the best image by the score without augmentation in place of the last.
+Differs: each row of a batch is a search of its own: clipping and the best are per row. The cosine
+       schedule ends at a tenth of each group's own step size; with `floor="shared"` at a tenth of
+       the largest, which is what the reference does and which makes small step sizes grow.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from counterlens.errors import InputError
+from counterlens.search.found import Found
+from counterlens.types import Images, Scores
+
+Values = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Group:
+    """One variable of the search.
+
+    Args:
+        value: where it starts, one row per image.
+        step_size: Adam's.
+        after: what is done to it after each step, e.g. bringing it back to its length.
+    """
+
+    value: Float[Tensor, "b *rest"]
+    step_size: float
+    after: Callable[[Tensor], Tensor] | None = None
+
+
+@dataclass(frozen=True)
+class Look:
+    """What the variables are worth.
+
+    Args:
+        raised: the scores whose gradient is followed, augmented or averaged.
+        judged: the scores by which the best is chosen.
+        points: the images they make.
+    """
+
+    raised: Scores
+    judged: Scores
+    points: Images
+
+
+def adam(
+    look: Callable[[Values, int], Look],
+    groups: Mapping[str, Group],
+    *,
+    steps: int,
+    clip: float | None = None,
+    schedule: Literal["constant", "cosine"] = "constant",
+    floor: Literal["own", "shared"] = "own",
+    told: Callable[[int, Look], None] | None = None,
+) -> tuple[Found, Values]:
+    """Raise a score over several variables; return the best images met and their variables.
+
+    Equation: adam2015 Alg. 1   θ ← θ + α m̂ / (√v̂ + ε)
+
+    Looks steps + 1 times and steps so many times: the start counts as a candidate.
+
+    Args:
+        look: values and the number of the look to scores and images; each row depends on its own.
+        clip: largest entry of a row's gradient of a variable; larger ones are scaled down.
+        told: is shown every look.
+    """
+    if steps < 0:
+        raise InputError(f"steps are {steps}, expected 0 or more.")
+    values = {name: group.value.detach().clone() for name, group in groups.items()}
+    means = {name: torch.zeros_like(value) for name, value in values.items()}
+    squares = {name: torch.zeros_like(value) for name, value in values.items()}
+    best: Look | None = None
+    kept: Values = {}
+    start = torch.zeros(0)
+    for k in range(steps + 1):
+        leaves = {name: value.requires_grad_(k < steps) for name, value in values.items()}
+        with torch.set_grad_enabled(k < steps):
+            now = look(leaves, k)
+        if told is not None:
+            told(k, now)
+        judged, points = now.judged.detach(), now.points.detach()
+        if best is None:
+            start = judged
+            best, kept = Look(judged, judged, points), _copy(values)
+        else:
+            better = judged > best.judged
+            best = Look(
+                judged, _pick(better, judged, best.judged), _pick(better, points, best.points)
+            )
+            kept = {n: _pick(better, v.detach(), kept[n]) for n, v in values.items()}
+        if k == steps:
+            break
+        grads = torch.autograd.grad(now.raised.sum(), list(leaves.values()))
+        for (name, group), grad in zip(groups.items(), grads, strict=True):
+            if clip is not None:
+                largest = grad.flatten(1).abs().amax(1).clamp_min(1e-30)
+                grad = grad * _wide((clip / largest).clamp_max(1), grad)
+            means[name] = 0.9 * means[name] + 0.1 * grad
+            squares[name] = 0.999 * squares[name] + 0.001 * grad.square()
+            scale = (squares[name] / (1 - 0.999 ** (k + 1))).sqrt() + 1e-8
+            rate = rate_at(k, steps, groups, name, schedule, floor)
+            moved = values[name].detach() + rate * (means[name] / (1 - 0.9 ** (k + 1))) / scale
+            values[name] = group.after(moved) if group.after is not None else moved
+    assert best is not None
+    return Found(best.points, best.judged, start), kept
+
+
+def rate_at(
+    k: int,
+    steps: int,
+    groups: Mapping[str, Group],
+    name: str,
+    schedule: str,
+    floor: str,
+) -> float:
+    """The step size of a group at step k.
+
+    Equation: digin2024 §B.1   α_k = α_min + ½ (α − α_min) (1 + cos(π k / K)),  α_min = α / 10
+    """
+    rate = groups[name].step_size
+    if schedule == "constant":
+        return rate
+    top = rate if floor == "own" else max(group.step_size for group in groups.values())
+    low = top / 10
+    return low + (rate - low) * (1 + math.cos(math.pi * k / steps)) / 2
+
+
+def _copy(values: Values) -> Values:
+    return {name: value.detach().clone() for name, value in values.items()}
+
+
+def _wide(flags: Tensor, like: Tensor) -> Tensor:
+    return flags.view(-1, *[1] * (like.ndim - 1))
+
+
+def _pick(better: Tensor, new: Tensor, old: Tensor) -> Tensor:
+    return torch.where(_wide(better, new), new, old)
