@@ -33,7 +33,7 @@ Auto = Literal["auto"]
 Show = Callable[[int], None]
 """Told how many pictures are done."""
 LARGE = 2 * 2**30  # logits above this many bytes live in a file
-_PATIENCE = 10.0  # seconds between progress lines when nobody watches a terminal
+_PATIENCE = 10.0  # seconds to the first progress line when nobody watches a terminal
 
 
 @dataclass(frozen=True)
@@ -385,15 +385,16 @@ def _bar(name: str, total: int) -> Iterator[Show]:
 
 
 def _lines(name: str, total: int, clock: Callable[[], float]) -> Show:
-    """Say something every ten seconds; a pass shorter than that says nothing."""
+    """Say something after ten seconds, then ever more rarely, at least every five minutes."""
     started = said = clock()
+    wait = _PATIENCE
 
     def show(done: int) -> None:
-        nonlocal said
+        nonlocal said, wait
         now = clock()
-        if now - said < _PATIENCE or not done:
+        if now - said < wait or not done:
             return
-        said = now
+        said, wait = now, min(2 * wait, 30 * _PATIENCE)
         rate = done / (now - started)
         left = (total - done) / rate
         print(

@@ -16,6 +16,7 @@ from counterlens.metrics import (
     group_means,
     restrict,
     shape_number,
+    texture_number,
     top_k,
 )
 
@@ -53,6 +54,12 @@ def test_shape_bias_counts_only_decided_images():
     number = shape_number(CueVotes(30, 70, 400))
     assert (number.value, number.n) == (0.3, 100)
     assert number.low < 0.3 < number.high
+
+
+def test_texture_bias_is_what_shape_bias_leaves():
+    shape, texture = shape_number(CueVotes(30, 70, 400)), texture_number(CueVotes(30, 70, 400))
+    assert (texture.value, texture.n) == (0.7, 100)
+    assert (texture.low, texture.high) == pytest.approx((1 - shape.high, 1 - shape.low), abs=1e-12)
 
 
 def test_an_unmapped_class_is_wrong_whatever_the_label():

@@ -229,16 +229,16 @@ def test_senseless_settings_are_refused(classifier, wrong):
         predict(classifier, _set(2), progress=False, **wrong)
 
 
-def test_progress_lines_tell_share_rate_and_time_left(capsys):
+def test_progress_lines_tell_share_rate_and_time_left_and_grow_rare(capsys):
     now = [0.0]
     show = _lines("cifar10", 1000, lambda: now[0])
-    for now[0], done in [(1.0, 50), (11.0, 550), (12.0, 600), (21.5, 1000)]:
+    for now[0], done in [(1.0, 50), (11.0, 550), (21.5, 600), (32.0, 960), (50.0, 999)]:
         show(done)
     said = capsys.readouterr()
     assert said.out == ""
     assert said.err.splitlines() == [
         "cifar10: 550 of 1,000 (55%), 50 images/s, 9 s left",
-        "cifar10: 1,000 of 1,000 (100%), 47 images/s, 0 s left",
+        "cifar10: 960 of 1,000 (96%), 30 images/s, 1 s left",
     ]
 
 

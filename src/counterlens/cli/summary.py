@@ -15,7 +15,7 @@ from counterlens.runs.keys import Unit, meaning, model_words, show, show_interva
 HEADLINE = (
     *("accuracy.top1", "calibration.ece", "calibration.ece_scaled", "calibration.temperature"),
     *("selective.aurra", "robust.accuracy", "ood.auroc", "ood.worst_auroc", "ood.mmc"),
-    *("bias.shape", "bias.background_gap", "bias.colour_flip", "bias.frame_flip"),
+    *("bias.shape", "bias.texture", "bias.background_gap", "bias.colour_flip", "bias.frame_flip"),
 )
 """What an audit says first, as area.metric; the report has the rest."""
 WIDE = 160

@@ -16,6 +16,7 @@ from counterlens.metrics.numbers import (
     shape_number,
     share,
     temperature_number,
+    texture_number,
 )
 from counterlens.metrics.ood import aupr, auroc, confidence_hist, fpr95, mmc
 from counterlens.metrics.selective import aurra, response_rate
@@ -58,5 +59,6 @@ __all__ = [
     "share",
     "split_by_id",
     "temperature_number",
+    "texture_number",
     "top_k",
 ]

@@ -195,14 +195,23 @@ def ood_numbers(
 
 def shape_number(votes: CueVotes, *, protocol: str = "") -> Number:
     """Shape bias with its Wilson interval over the images answered by either cue."""
+    return _cue_number(votes, votes.shape, "shape", protocol)
+
+
+def texture_number(votes: CueVotes, *, protocol: str = "") -> Number:
+    """Texture bias, which is 1 less the shape bias, with its Wilson interval."""
+    return _cue_number(votes, votes.texture, "texture", protocol)
+
+
+def _cue_number(votes: CueVotes, hits: int, cue: str, protocol: str) -> Number:
     decided = votes.shape + votes.texture
     text = (
-        f"shape hits / (shape + texture hits); {votes.neither} images followed neither cue"
-        f"{'; ' + protocol if protocol else ''}; Wilson interval"
+        f"{cue} hits / (shape + texture hits) where the cues disagree; {votes.neither} images "
+        f"followed neither{'; ' + protocol if protocol else ''}; Wilson interval"
     )
-    if votes.bias is None:
+    if not decided:
         return Number.missing("no image was answered by its shape or its texture", text)
-    return Number(votes.bias, decided, *wilson(votes.shape, decided), text)
+    return Number(hits / decided, decided, *wilson(hits, decided), text)
 
 
 def background_number(

@@ -72,8 +72,12 @@ _KNOWN: dict[str, tuple[str, Unit, Better, float | None]] = {
     "counterfactual.evidence": ("Class evidence", "share", "up", None),
     "counterfactual.confidence": ("Confidence in the target", "share", "", None),
     "counterfactual.smoothness": ("Smoothness of the change", "plain", "", None),
+    "outdata.kept": ("Pictures that stay", "share", "", None),
+    "outdata.removed": ("Pictures that went", "share", "", None),
+    "outdata.auroc": ("AUROC of a linear model", "share", "down", None),
     "compare.failures": ("Clear failures", "plain", "down", None),
     "bias.shape": ("Shape bias", "share", "", None),
+    "bias.texture": ("Texture bias", "share", "", None),
     "bias.background_gap": ("Background gap", "share", "down", None),
 }
 SCALED = "_scaled"  # the same metric after temperature

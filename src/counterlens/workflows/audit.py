@@ -289,7 +289,7 @@ def _temperature(run: Run, logits: Tensor, labels: Tensor, source: str, seed: in
 def _cues(
     images: ImageSet, protocol: Protocol, outputs: Tensor, reported: Tensor
 ) -> dict[str, Number]:
-    """Shape bias, where the pictures carry two cues."""
+    """Shape and texture bias, where the pictures carry two cues."""
     textures = images.extra.get("texture_labels")
     if textures is None or protocol.matching.map.rule != "mean":
         return {}
@@ -298,7 +298,10 @@ def _cues(
     votes = metrics.cue_votes(
         outputs[reported], shape[reported], texture[reported], protocol.matching.map.groups
     )
-    return {"bias.shape": metrics.shape_number(votes, protocol=protocol.text)}
+    return {
+        "bias.shape": metrics.shape_number(votes, protocol=protocol.text),
+        "bias.texture": metrics.texture_number(votes, protocol=protocol.text),
+    }
 
 
 def _background(said: _Said, images: ImageSet) -> dict[str, Number]:
