@@ -160,8 +160,9 @@ def _class_table(rows: Sequence[Mapping[str, Any]]) -> Table:
                 Cell(f"{row['n']:,}", sort=row["n"]),
                 value,
                 Cell(show(row.get("confidence"), "share"), sort=row.get("confidence")),
-                Cell(str(mixed) if mixed else "–"),
-                Cell(show(share, "share"), sort=share) if share else Cell("–", sort=0.0),
+                Cell(str(mixed), sub=show(share, "share"), sort=share)
+                if mixed and share
+                else Cell("–", sort=0.0),
             ]
         )
     columns = [
@@ -169,8 +170,7 @@ def _class_table(rows: Sequence[Mapping[str, Any]]) -> Table:
         Column("n", numeric=True),
         Column("Accuracy", numeric=True, sub="95 % interval"),
         Column("Mean confidence", numeric=True),
-        Column("Mostly taken for"),
-        Column("Share", numeric=True),
+        Column("Mostly taken for", sub="share of the class"),
     ]
     return Table("Class by class", columns, body, sortable=True, folded=len(rows) > _SMALL_CLASSES)
 
