@@ -22,6 +22,7 @@ from counterlens.objectives import Predict, full, margin_of
 from counterlens.search.fab import nearest_plane
 from counterlens.search.folding import fold, lighten
 from counterlens.search.found import frozen
+from counterlens.search.fusing import can_fuse, fuse
 from counterlens.search.rules import Told
 from counterlens.types import Images, Labels, Logits, Scores
 
@@ -61,7 +62,7 @@ class Engine:
         model: decides in float32.
         twin: what the search evaluates.
         repeats: evaluations averaged per point, for randomised models.
-        compiling: seconds spent on compiling the twin.
+        compiling: seconds until the twin was compiled.
         pads: fill batches up to one of a few sizes.
     """
 
@@ -72,6 +73,7 @@ class Engine:
     repeats: int = 1
     notes: list[str] = field(default_factory=list)
     compiling: float = 0.0
+    began: float = field(default_factory=time.monotonic)
     pads: bool = False
     counts: Counts = field(default_factory=Counts)
 
@@ -215,6 +217,26 @@ def _speed_up(made: Engine, example: Images, wanted: Precision, compiled: bool) 
         made.precision, made.twin = "float32", twin
     if compiled:
         made.twin = _compile(made.twin)
+    elif can_fuse(made.device):
+        _fuse(made, example[:8])
+
+
+def _fuse(made: Engine, example: Images) -> None:
+    """Give the engine a twin with fewer passes over memory, if it answers the same."""
+    plain = made.twin
+    assert isinstance(plain, nn.Module)
+    theirs, slope = _look(made._twin, example)
+    try:
+        made.twin = copy.deepcopy(plain)
+        count = fuse(made.twin)
+        ours, our_slope = _look(made._twin, example)
+    except Exception as error:  # a kernel that cannot be built is no reason to stop
+        made.notes.append(f"no fused passes: {type(error).__name__}")
+        made.twin = plain
+        return
+    along = torch.cosine_similarity(slope.flatten(1), our_slope.flatten(1)).median().item()
+    if not count or not (_off(theirs, ours) < DRIFT and along > 1 - DRIFT):
+        made.twin = plain
 
 
 def _compile(twin: nn.Module) -> nn.Module:
@@ -285,7 +307,6 @@ def _exact() -> Iterator[None]:
 
 def warm_up(made: Engine, example: Images, batch: int) -> None:
     """Let a compiled twin be compiled now, for batches of any size."""
-    began = time.monotonic()
     for rows in (batch, max(2, batch // 2 + 1)):
         z = example[:1].to(made.device).expand(rows, -1, -1, -1).contiguous()
         y = torch.zeros(rows, dtype=torch.int64, device=made.device)
@@ -293,7 +314,7 @@ def warm_up(made: Engine, example: Images, batch: int) -> None:
         made.value(_first_margin, z, y, y)
     if made.device.type == "cuda":
         torch.cuda.synchronize(made.device)
-    made.compiling = time.monotonic() - began
+    made.compiling = time.monotonic() - made.began
     made.notes.append(f"compiled in {made.compiling:.1f} s")
     made.counts = Counts()
 
