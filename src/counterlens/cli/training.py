@@ -1,4 +1,4 @@
-"""The command that trains."""
+"""The commands that train and that make data to train with."""
 
 from pathlib import Path
 from typing import Annotated
@@ -59,6 +59,59 @@ def train(
         device=device,
         max_minutes=max_minutes,
         cache=cache,
+        quiet=quiet,
+    )
+    finish(run, as_json=as_json, quiet=quiet)
+
+
+@app.command()
+def outdata(
+    inside: Annotated[str, typer.Argument(metavar="IN", help="The data with its classes.")],
+    pool: Annotated[str, typer.Argument(metavar="POOL", help="Pictures of anything else.")],
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="Classifier whose features say what looks like IN, or none. Default: a shipped "
+            "one of the same classes."
+        ),
+    ] = None,
+    drop: Annotated[
+        list[str], typer.Option(help="A class of POOL that shows a class of IN. May be repeated.")
+    ] = [],
+    keep: Annotated[
+        list[str], typer.Option(help="A class of POOL to keep in spite of its name or looks.")
+    ] = [],
+    most_bits: Annotated[
+        int, typer.Option(help="Bits of 64 in which the hash of a copy may differ.")
+    ] = 10,
+    typical: Annotated[
+        float,
+        typer.Option(
+            help="A picture looks like IN if it is as near as this share of IN is to itself."
+        ),
+    ] = 0.5,
+    limit: Annotated[int | None, typer.Option(help="Use only this many pictures of POOL.")] = None,
+    out: Out = None,
+    seed: Seed = 0,
+    device: Device = "auto",
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Clean a pool of pictures so that it can stand for anything else in training."""
+    from counterlens.workflows.outdata import outdata as run_outdata
+
+    run = run_outdata(
+        inside,
+        pool,
+        model=model,
+        drop=drop,
+        keep=keep,
+        most_bits=most_bits,
+        typical=typical,
+        limit=limit,
+        out=out,
+        seed=seed,
+        device=device,
         quiet=quiet,
     )
     finish(run, as_json=as_json, quiet=quiet)

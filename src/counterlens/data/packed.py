@@ -155,7 +155,17 @@ def write_pack(
     **arrays: np.ndarray,
 ) -> None:
     """Write pictures as lossless WebP in the packed layout, a whole file or nothing."""
-    encoded = [webp_bytes(picture) for picture in pictures]
+    write_encoded(path, [webp_bytes(picture) for picture in pictures], labels, classes, **arrays)
+
+
+def write_encoded(
+    path: Path,
+    encoded: Sequence[bytes],
+    labels: Sequence[int],
+    classes: Sequence[str],
+    **arrays: np.ndarray,
+) -> None:
+    """Write pictures that are encoded already in the packed layout, a whole file or nothing."""
     contents: Mapping[str, np.ndarray] = {
         "encoded": np.frombuffer(b"".join(encoded), np.uint8),
         "offsets": np.cumsum([0] + [len(data) for data in encoded], dtype=np.int64),

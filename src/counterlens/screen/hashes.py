@@ -6,12 +6,13 @@ Differs: the 64 lowest frequencies without the mean are hashed, so no bit merely
     Pictures shrink by exact area means; a mirrored picture has another hash.
 """
 
+import functools
 import itertools
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 from jaxtyping import Float64, Int64, UInt64
-from scipy.fft import dctn
+from scipy.fft import dct
 
 from counterlens.errors import InputError
 from counterlens.images import Pixels
@@ -38,6 +39,7 @@ def _lowest(side: int, count: int) -> tuple[Rows, Rows]:
 
 
 _U, _V = _lowest(_SIDE, BITS)
+_WAVES = dct(np.eye(_SIDE), axis=0, norm="ortho")[: max(_U.max(), _V.max()) + 1]
 _POWERS = np.uint64(1) << np.arange(BITS, dtype=np.uint64)
 
 
@@ -47,7 +49,7 @@ def phash(pixels: Pixels) -> int:
     >>> phash(np.full((40, 30, 3), 77, np.uint8))
     0
     """
-    block = dctn(_shrunk(pixels, _SIDE, _SIDE), norm="ortho")[_U, _V]
+    block = (_WAVES @ shrunk(pixels, _SIDE, _SIDE) @ _WAVES.T)[_U, _V]
     if np.abs(block).max() < _FLAT:  # a flat picture has no frequencies, only rounding
         return 0
     return _pack(block > np.median(block))
@@ -59,7 +61,7 @@ def dhash(pixels: Pixels) -> int:
     >>> dhash(np.arange(0, 90, 10, dtype=np.uint8)[None, :, None].repeat(8, 0)) == 2**64 - 1
     True
     """
-    grid = _shrunk(pixels, 8, 9)
+    grid = shrunk(pixels, 8, 9)
     return _pack((np.diff(grid, axis=1) > _FLAT).ravel())
 
 
@@ -147,7 +149,7 @@ def _pack(bits: np.ndarray) -> int:
     return int(_POWERS[bits].sum(dtype=np.uint64))
 
 
-def _shrunk(pixels: Pixels, rows: int, columns: int) -> Plane:
+def shrunk(pixels: Pixels, rows: int, columns: int) -> Plane:
     """Luminance as a grid of exact area means; smaller pictures are spread the same way."""
     if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] not in (1, 3):
         raise InputError(
@@ -160,6 +162,7 @@ def _shrunk(pixels: Pixels, rows: int, columns: int) -> Plane:
     return shrunk
 
 
+@functools.lru_cache(maxsize=256)
 def _areas(size: int, cells: int) -> Plane:
     """Share of each of `size` pixels in each of `cells` equal stretches; rows sum to one."""
     edges = np.arange(cells + 1) * size / cells
