@@ -1,5 +1,7 @@
-"""Commands that make data sets: curate adversarial, curate ood."""
+"""Commands that make data sets: curate adversarial, ood, review, freeze."""
 
+import json
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -175,3 +177,80 @@ def ood(
         quiet=quiet,
     )
     finish(made, as_json=as_json, quiet=quiet)
+
+
+@curate.command("review")
+def review(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a curation.")],
+    reviewer: Annotated[str, typer.Option(help="Your name, kept with each verdict.")] = "",
+    adjudicate: Annotated[
+        bool, typer.Option("--adjudicate", help="Settle images that reviewers disagree on.")
+    ] = False,
+    sheet: Annotated[
+        Path | None, typer.Option(help="Write a page to review in a browser, and stop.")
+    ] = None,
+    take: Annotated[
+        list[Path], typer.Option(help="Verdicts that such a page saved. May be repeated.")
+    ] = [],
+    export: Annotated[
+        Path | None, typer.Option(help="Write all verdicts as JSON lines, and stop.")
+    ] = None,
+    status: Annotated[
+        bool, typer.Option("--status", help="Only say how far the review has come.")
+    ] = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Judge the shortlist: accept, reject or unsure, in the terminal or on a page."""
+    from counterlens.workflows.review import review as run_review
+
+    found = run_review(
+        run,
+        reviewer=reviewer,
+        adjudicate=adjudicate,
+        sheet=sheet,
+        take=take,
+        export=export,
+        status=status,
+        quiet=quiet,
+    )
+    print(json.dumps(found, indent=1, ensure_ascii=False) if as_json else found["store"])
+
+
+@curate.command("freeze")
+def freeze(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a curation.")],
+    out: Annotated[Path, typer.Option(help="Folder of the data set to create.")],
+    form: Annotated[
+        str, typer.Option("--format", help="folder (a folder per class) or webdataset (tar files).")
+    ] = "folder",
+    held_out: Annotated[
+        list[str],
+        typer.Option(help="A model that was no filter: does it fall too? May be repeated."),
+    ] = [],
+    unreviewed: Annotated[
+        bool, typer.Option("--unreviewed", help="Freeze the whole shortlist, reviewed or not.")
+    ] = False,
+    least: Annotated[int, typer.Option(help="Reviewers who must have accepted an image.")] = 1,
+    seed: Seed = 0,
+    device: Device = "auto",
+    trust_remote_code: TrustRemote = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Write the accepted images as a data set with a card, and check that it transfers."""
+    from counterlens.workflows.freeze import freeze as run_freeze
+
+    card = run_freeze(
+        run,
+        out=out,
+        form=form,
+        held_out=held_out,
+        unreviewed=unreviewed,
+        least=least,
+        seed=seed,
+        device=device,
+        trust_remote_code=trust_remote_code,
+        quiet=quiet,
+    )
+    print(json.dumps(card, indent=1, ensure_ascii=False) if as_json else out)

@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 from counterlens.data.folders import open_folder
+from counterlens.data.frozen import is_frozen, open_frozen
 from counterlens.data.packed import open_packs
 from counterlens.data.samples import open_sample
 from counterlens.data.sets import sample_rows, subset
@@ -96,6 +97,8 @@ def _open(scheme: str, rest: str, name: str, size: tuple[int, int]) -> ImageSet:
 
 
 def _open_path(path: Path, name: str) -> ImageSet:
+    if path.is_dir() and is_frozen(path):
+        return open_frozen(path, name=name)
     if path.is_dir():
         return open_folder(path, name=name)
     if not path.exists():

@@ -13,6 +13,7 @@ from jaxtyping import Int64
 
 from counterlens import images
 from counterlens.data.folders import open_folder
+from counterlens.data.frozen import is_frozen
 from counterlens.data.manifests import open_manifest
 from counterlens.data.opening import open_set, split
 from counterlens.data.sets import Aside, encoded, fingerprint, sample_rows, subset
@@ -52,7 +53,7 @@ def open_part(
     path = Path(rest)
     if scheme == "noise":
         raise InputError(f"{spec} is made by code, expected a pool of photographs.")
-    if scheme == "path" and path.is_dir() and not (path / "card.json").is_file():
+    if scheme == "path" and path.is_dir() and not is_frozen(path):
         opened = open_folder(path, name=name, aside=aside)
     elif scheme == "path" and path.suffix.lower() in (".csv", ".tsv", ".jsonl") and path.is_file():
         opened = open_manifest(path, name=name, aside=aside)

@@ -9,7 +9,7 @@ from jaxtyping import Bool, Int64
 from counterlens.classifier import Classifier
 from counterlens.errors import InputError
 from counterlens.images import ImageSet
-from counterlens.label_spaces import Matching, declared_map, match_classes
+from counterlens.label_spaces import LabelMap, Matching, declared_map, match_classes
 from counterlens.metrics import coarse_right, group_means, restrict
 from counterlens.types import Flags, Labels, Logits
 
@@ -85,11 +85,18 @@ class Inside:
     def against(self, other: ImageSet, classifier: Classifier) -> "Inside":
         """The view that an unknown set's own protocol asks for.
 
-        ImageNet-O is told apart from ImageNet images of 200 classes, over these 200 outputs.
+        ImageNet-O is told apart from ImageNet images of 200 classes, over these 200 outputs; a
+        frozen set of strangers from images of the classes on its card.
         """
-        if other.space != "imagenet-o" or self.protocol.matching.map.rule != "subset":
+        if self.protocol.matching.map.rule != "subset":
             return self
-        map_ = declared_map("imagenet-o", classifier.classes)
+        if other.space == "imagenet-o":
+            map_ = declared_map("imagenet-o", classifier.classes)
+        elif other.space == "unknown-to-subset":
+            known = match_classes(classifier.classes, other.classes)
+            map_ = restricted(known, f"known classes of {other.name}").map
+        else:
+            return self
         if map_ is None or map_ == self.protocol.matching.map:
             return self
         place = {column: i for i, column in enumerate(map_.columns)}
@@ -113,10 +120,25 @@ def choose(classifier: Classifier, images: ImageSet) -> Protocol:
             "class, or a manifest with a label column."
         )
     matching = match_classes(classifier.classes, images.classes, images.space)
+    if images.space == "subset":
+        matching = restricted(matching, images.name)
     labels = matching.relabel(images.labels)
     if not (labels >= 0).any():
         raise InputError(f"{images.name} has no image of a class that {classifier.name} knows.")
     return Protocol(matching, labels, _words(matching, len(classifier.classes)))
+
+
+def restricted(matching: Matching, name: str) -> Matching:
+    """Answers count over the matched classes of the data alone, as for a frozen set."""
+    own = matching.map.columns
+    held = [i for i in matching.position if i >= 0]
+    kept = [
+        row.data_class for row, i in zip(matching.rows, matching.position, strict=True) if i >= 0
+    ]
+    map_ = LabelMap(name, tuple(kept), tuple((own[i],) for i in held), "subset")
+    place = iter(range(len(held)))
+    position = tuple(next(place) if i >= 0 else -1 for i in matching.position)
+    return Matching(matching.rows, map_, position)
 
 
 def _words(matching: Matching, outputs: int) -> str:

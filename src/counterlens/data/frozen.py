@@ -1,0 +1,85 @@
+"""Frozen sets: what `curate freeze` writes, with a card that says under which protocol to judge.
+
+card.json           schema, kind, classes, funnel, filters, agreement, transfer, licences
+images.jsonl        a line per image: id, file, label, source, licence, checksum
+checksums.sha256    as `sha256sum -c` reads it
+images/CLASS/…      the pictures, or shards/*.tar for WebDataset
+"""
+
+import json
+import tarfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from counterlens.data.sets import file_set, fingerprint
+from counterlens.errors import InputError
+from counterlens.images import ImageSet, Pixels, decode
+
+SCHEMA = "counterlens-set/1"
+SPACES = {"adversarial": "subset", "ood": "unknown-to-subset"}
+"""Label space of each kind: answers count over the card's classes alone."""
+
+
+@dataclass(frozen=True)
+class ReadTar:
+    """Picture i of tar files; pickles as places in them."""
+
+    places: tuple[tuple[Path, int, int], ...]
+
+    def __call__(self, i: int) -> Pixels:
+        return decode(self.encoded(i), name=f"{self.places[i][0]}, picture {i}")
+
+    def encoded(self, i: int) -> bytes:
+        path, start, size = self.places[i]
+        with path.open("rb") as file:
+            file.seek(start)
+            return file.read(size)
+
+
+def is_frozen(path: Path) -> bool:
+    """Whether a folder is a frozen set."""
+    try:
+        return bool(json.loads((path / "card.json").read_text("utf-8")).get("schema") == SCHEMA)
+    except (OSError, ValueError, AttributeError):
+        return False
+
+
+def open_frozen(path: Path, *, name: str) -> ImageSet:
+    """A frozen set under its own protocol; an adversarial one is labelled, an OOD one is not."""
+    card: dict[str, Any] = json.loads((path / "card.json").read_text("utf-8"))
+    lines = (path / "images.jsonl").read_text("utf-8").split("\n")
+    rows = [json.loads(line) for line in lines if line]
+    if len(rows) != card["images"]:
+        raise InputError(f"{path} is damaged: {len(rows)} of {card['images']} images are listed.")
+    classes: list[str] = card["classes"]
+    number = {label: k for k, label in enumerate(classes)}
+    known = card["kind"] == "adversarial"
+    labels = [number[row["label"]] if known else -1 for row in rows]
+    ids = [row["id"] for row in rows]
+    if card["format"] == "folder":
+        files = [row["file"] for row in rows]
+        space = SPACES[card["kind"]]
+        return file_set(name, path, files, labels, classes, space=space, ids=ids)
+    empty = file_set(name, path, [], [], classes, space=SPACES[card["kind"]])
+    return replace(
+        empty,
+        ids=ids,
+        labels=np.asarray(labels, np.int64),
+        read=ReadTar(tuple(_places(path, [row["file"] for row in rows]))),
+        fingerprint=fingerprint(row["sha256"] for row in rows),
+    )
+
+
+def _places(root: Path, files: Sequence[str]) -> Iterator[tuple[Path, int, int]]:
+    """Where members of tar files lie, from names such as "shards/000000.tar#00001.jpg"."""
+    held: dict[str, dict[str, tuple[int, int]]] = {}
+    for file in files:
+        archive, _, member = file.partition("#")
+        if archive not in held:
+            with tarfile.open(root / archive) as tar:
+                held[archive] = {m.name: (m.offset_data, m.size) for m in tar}
+        yield (root / archive, *held[archive][member])
