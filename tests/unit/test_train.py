@@ -292,3 +292,19 @@ def test_two_processes_follow_the_loss_curve_of_one(packs, tmp_path):
     for one, two in zip(*curves, strict=True):
         for key in ("loss.in", "loss.out"):
             assert two[key] == pytest.approx(one[key], abs=1e-5)
+
+
+def test_a_training_may_start_from_trained_weights(packs, whole, tmp_path):
+    start = str(whole.folder / "model")
+    still = run(packs, tmp_path / "on", changes=[f"start={start}", "lr=0", "epochs=1"])
+    before, after = (load(str(f), device="cpu") for f in (start, still.folder / "model"))
+    for name, value in before.net.named_parameters():
+        assert torch.equal(value, after.net.get_parameter(name)), name
+    assert after.card["start"]["name"] == before.card["name"]
+    assert after.card["start"]["training"] == before.card["training"]
+    with pytest.raises(InputError, match="whose layers are not those"):
+        run(
+            packs,
+            tmp_path / "other",
+            changes=[f"start={start}", "architecture.widths=[8, 4, 4, 4]"],
+        )

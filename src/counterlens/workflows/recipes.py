@@ -33,6 +33,7 @@ DEFAULTS: dict[str, Any] = {
     "beta": 6.0,
     "kind": "pgd",
     "architecture": {"kind": "resnet18"},
+    "start": None,
     "size": 32,
     "stored": None,
     "stream": "auto",
@@ -83,16 +84,21 @@ def load(recipe: str, changes: Sequence[str] = ()) -> dict[str, Any]:
     settings = copy.deepcopy(DEFAULTS)
     for layer in reversed(_layers(recipe)):
         _merge(settings, layer, where=recipe)
-    for change in changes:
-        key, sign, value = change.partition("=")
+    change(settings, changes)
+    settings["name"] = settings["name"] or Path(recipe).name.removesuffix(".yaml")
+    return settings
+
+
+def change(settings: dict[str, Any], changes: Sequence[str]) -> None:
+    """Replace settings by `key=value`, keys of sections joined by a dot."""
+    for one in changes:
+        key, sign, value = one.partition("=")
         if not sign:
-            raise InputError(f"--set got {change!r}, expected KEY=VALUE such as lr=0.2.")
+            raise InputError(f"--set got {one!r}, expected KEY=VALUE such as lr=0.2.")
         nested: Any = _value(value)
         for part in reversed(key.strip().split(".")):
             nested = {part: nested}
         _merge(settings, nested, where="--set")
-    settings["name"] = settings["name"] or Path(recipe).name.removesuffix(".yaml")
-    return settings
 
 
 def _value(text: str) -> Any:

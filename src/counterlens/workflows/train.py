@@ -17,7 +17,7 @@ from counterlens.ball import Ball
 from counterlens.classifier import Classifier, pick_device
 from counterlens.errors import CounterlensError, InputError
 from counterlens.fit import Player, Progress, World, fit
-from counterlens.models import checkpoint, nets
+from counterlens.models import checkpoint, load, nets
 from counterlens.runs import Number, Run, new_folder
 from counterlens.types import Preprocess
 from counterlens.workflows import recipes
@@ -82,6 +82,8 @@ def train(
     )
     torch.manual_seed(seed)
     net = classifier(settings, sets.classes)
+    if settings["start"]:
+        begin_at(net, settings["start"])
     if max_minutes is not None:
         max_minutes -= (time.monotonic() - began) / 60
     progress, kept, judge = _fit(net, settings, sets, run, world, say, seed, max_minutes)
@@ -116,6 +118,20 @@ def classifier(settings: Settings, classes: Sequence[str]) -> Classifier:
         preprocess=Preprocess((settings["size"], settings["size"])),
         name=settings["name"],
     )
+
+
+def begin_at(net: Classifier, spec: str) -> None:
+    """Give a fresh network the weights of a trained one, and remember where they are from."""
+    other = load(spec, device="cpu")
+    try:
+        net.net.load_state_dict(other.net.state_dict())
+    except RuntimeError:
+        raise InputError(
+            f"start is {spec}, whose layers are not those of the recipe's architecture. "
+            "Name a model of the same architecture and classes (--set start=FOLDER)."
+        ) from None
+    kept = ("name", "recipe", "data", "training", "start")
+    net.card["start"] = {key: other.card[key] for key in kept if key in other.card}
 
 
 def _fit(
@@ -203,6 +219,8 @@ def save(
             "held_out": {k: v for k, v in judged.items() if k.startswith(("held_out", "probe"))},
         },
     }
+    if "start" in net.card:
+        card["start"] = net.card["start"]
     checkpoint.save(run.folder / "model", net.cpu(), card, half=True)
 
 
