@@ -19,6 +19,7 @@ Columns = Mapping[str, np.ndarray]
 """A table: columns of equal length. Texts are object arrays."""
 Work = Callable[[int, int], Columns]
 """From the first row and the one after the last to a table."""
+_TRIES = 3
 _ACTOR_CALLS = 2  # shards under way per worker: one running, one waiting
 
 
@@ -183,7 +184,18 @@ def _start(ray: Any, on: str) -> None:
     settings: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if on == "ray":
         settings |= {"include_dashboard": False}
-    ray.init(address=None if on == "ray" else on, **settings)
+    address = None if on == "ray" else on
+    for left in reversed(range(_TRIES)):
+        try:
+            ray.init(address=address, **settings)
+            break
+        except Exception as error:  # a busy machine makes Ray's own start run out of time
+            ray.shutdown()
+            if not left:
+                raise InputError(
+                    f"Ray did not start ({str(error).splitlines()[0][:120]}). Is the machine "
+                    "busy, or the address wrong? --on here needs no Ray."
+                ) from error
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
     context.print_on_execution_start = False

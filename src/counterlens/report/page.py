@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from counterlens.report import audit, comparison, explained, screened
+from counterlens.report import audit, comparison, curated, explained, screened
 from counterlens.report.blocks import Badge, Block, Code, Page, Section, Text
 from counterlens.report.card import model_card
 from counterlens.report.parts import number_list, plain_table
@@ -20,6 +20,8 @@ def page(run: Run) -> Page:
     command = str(manifest["command"])
     if command == "compare":
         sections, used = comparison.sections(run), {*comparison.TABLES}
+    elif command.startswith("curate"):
+        sections, used = curated.sections(run), {*curated.TABLES}
     elif command == "outdata":
         sections, used = screened.sections(run), {*screened.TABLES}
     else:

@@ -1,0 +1,122 @@
+"""Natural adversarial examples at 32 pixels: mined with one network, they fool the others.
+
+Result: not run yet; the networks of the recipes nae-* have to be trained first (one GPU).
+
+Run, with FOLDER the place of the packed sets and MODELS that of the trained networks
+(MODELS/nae-resnet18/model, …):
+    .venv/bin/python benchmarks/nae_small.py packs FOLDER            # splits Tiny-ImageNet 86 / 86
+    .venv/bin/python benchmarks/nae_small.py adversarial FOLDER MODELS OUT
+    .venv/bin/python benchmarks/nae_small.py ood FOLDER MODELS OUT
+Training, the same for every recipe nae-NAME (the three of nae-tiny86* take tiny86_in.npz):
+    python -m counterlens.workflows.train nae-resnet18 --data pack:FOLDER/cifar10_train_part0.npz \
+        --out MODELS/nae-resnet18
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+import numpy as np
+
+from counterlens.data import open_set
+from counterlens.data.sets import encoded
+from counterlens.runs import Run, atomic, write_json
+from counterlens.workflows.curate import adversarial, ood
+from counterlens.workflows.freeze import freeze
+
+RESULTS = Path(__file__).parent / "results"
+PARTS = ("tinyimagenet32_out_train_part0.npz", "tinyimagenet32_out_train_part1.npz")
+TEST_PER_CLASS = 17
+HELD_OUT = (
+    *("nae-resnet18-wide", "nae-wide", "nae-resnext", "nae-resnext-se"),
+    *("nae-resnet18-noise", "nae-resnet18-fgsm", "nae-resnet18-pgd"),
+)
+HELD_OUT_OOD = ("nae-tiny86-resnext", "nae-tiny86-wide")
+
+
+def packs(folder: Path) -> None:
+    """Three packs of Tiny-ImageNet: 86 synsets to train on, some of them to test on, 86 foreign."""
+    whole = open_set("pack:" + "+".join(str(folder / part) for part in PARTS))
+    order = np.random.default_rng(0).permutation(len(whole.classes))
+    known = set(order[: len(order) // 2].tolist())
+    rows: dict[str, list[int]] = {"tiny86_in": [], "tiny86_test": [], "tiny86_foreign": []}
+    for k in range(len(whole.classes)):
+        own = np.flatnonzero(whole.labels == k).tolist()
+        if k not in known:
+            rows["tiny86_foreign"] += own
+            continue
+        rows["tiny86_test"] += own[:TEST_PER_CLASS]
+        rows["tiny86_in"] += own[TEST_PER_CLASS:]
+    for name, chosen in rows.items():
+        kept = sorted({int(whole.labels[i]) for i in chosen})
+        place = {k: j for j, k in enumerate(kept)}
+        data = [encoded(whole.read, i) for i in chosen]
+        with atomic(folder / f"{name}.npz") as part, part.open("wb") as file:
+            np.savez(
+                file,
+                encoded=np.frombuffer(b"".join(data), np.uint8),
+                offsets=np.cumsum([0] + [len(d) for d in data], dtype=np.int64),
+                labels=np.array([place[int(whole.labels[i])] for i in chosen]),
+                classes=np.array([whole.classes[k] for k in kept]),
+                ids=np.array([whole.ids[i] for i in chosen]),
+            )
+        print(f"{name}: {len(chosen)} images of {len(kept)} synsets")
+
+
+def _model(models: Path, name: str) -> str:
+    return str(models / name / "model")
+
+
+def _measure(run: Run, held_out: list[str], out: Path, name: str) -> None:
+    card = freeze(run.folder, out=out / "set", held_out=held_out, unreviewed=True)
+    result = {
+        "funnel": {row["stage"]: row["kept"] for row in run.table("funnel")},
+        "filters": card["filters"],
+        "numbers": {**{k: n.to_json() for k, n in run.numbers.items()}, **card["numbers"]},
+    }
+    write_json(RESULTS / f"{name}.json", result)
+    print(json.dumps(result["funnel"]))
+    for key, number in card["numbers"].items():
+        ends = "" if number["low"] is None else f" [{number['low']:.4f}, {number['high']:.4f}]"
+        print(f"{key}: {number['value']}{ends} n={number['n']}")
+
+
+def main() -> None:
+    """Split, mine, measure."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=("packs", "adversarial", "ood"))
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("models", type=Path, nargs="?")
+    parser.add_argument("out", type=Path, nargs="?")
+    parser.add_argument("--limit", type=int, help="images of each set, for a trial")
+    asked = parser.parse_args()
+    if asked.what == "packs":
+        packs(asked.folder)
+        return
+    names = HELD_OUT if asked.what == "adversarial" else HELD_OUT_OOD
+    held_out = [_model(asked.models, n) for n in names if (asked.models / n / "model").is_dir()]
+    if asked.what == "adversarial":
+        pool = [f"pack:{asked.folder}/cifar10_{part}.npz" for part in ("train_part1", "test")]
+        run = adversarial(
+            pool,
+            filters=[_model(asked.models, "nae-resnet18")],
+            against=[f"pack:{asked.folder}/cifar10_train_part0.npz"],
+            limit=asked.limit,
+            shard=2500,
+            out=asked.out / "run",
+        )
+        _measure(run, held_out, asked.out, "nae_small_adversarial")
+        return
+    run = ood(
+        [f"pack:{asked.folder}/tiny86_foreign.npz"],
+        filters=[_model(asked.models, "nae-tiny86")],
+        inside=f"pack:{asked.folder}/tiny86_test.npz",
+        limit=asked.limit,
+        shard=2500,
+        out=asked.out / "run",
+    )
+    _measure(run, held_out, asked.out, "nae_small_ood")
+
+
+if __name__ == "__main__":
+    main()
