@@ -249,3 +249,32 @@ def test_a_pool_the_filter_does_not_know_is_refused(counterlens, tmp_path) -> No
     )
     assert said.code == 2 and "the pool shows 0 classes" in said.err
     assert list(COLOURS) == ["red", "green", "blue"]
+
+
+def test_wrong_labels_are_queued_with_counterfactuals_beside_them(counterlens, tmp_path) -> None:
+    pool = make_pool(tmp_path / "pool", honest=8, lying=2)
+    said = counterlens(
+        "curate",
+        "triage",
+        str(pool),
+        "--model",
+        factory(tmp_path),
+        "--model",
+        factory(tmp_path).replace(":make", ":corner"),
+        "--explained",
+        "2",
+        "--out",
+        "run",
+        "-q",
+    )
+    assert said.code == 0, said.err
+    run = Run.open(counterlens.at / said.last)
+    rows = run.table("suspects")
+    assert len(rows) == 6 and all("lying" in row["id"] for row in rows)
+    doubts = [row["doubt"] for row in rows]
+    assert doubts == sorted(doubts, reverse=True)
+    made = run.table("counterfactuals")
+    assert len(made) == 4  # towards the label and towards the answer, for two images
+    assert all(row["after"] > row["before"] for row in made)
+    text = (run.folder / "report.html").read_text(encoding="utf-8")
+    assert "Labels to doubt" in text and "What would have to change" in text

@@ -14,6 +14,7 @@ from counterlens.data.sets import array_set
 from counterlens.errors import InputError
 from counterlens.filters import natural_adversarial, out_of_distribution
 from counterlens.filters.funnel import Rule, capped, first, run_funnel, where
+from counterlens.filters.label_errors import suspects
 from counterlens.filters.opinions import Filter, Judge, Opinions
 from counterlens.filters.screens import Copies, embed, leaks, twins
 from counterlens.images import prepare, resize, ten_crops
@@ -274,3 +275,20 @@ def test_small_rules() -> None:
 def test_thresholds_that_make_no_sense_are_refused(limits) -> None:
     with pytest.raises(InputError, match=r"expected|take"):
         limits()
+
+
+def test_suspects_are_contradicted_by_all_models_alike() -> None:
+    rng = np.random.default_rng(11)
+    table, labels = made_table(rng, 600, 2), rng.integers(-1, 3, 600)
+    for m in (0, 1):
+        table[f"{m}_true"] = rng.random(600).astype(np.float32)
+    found = suspects(table, labels, 2)
+    due = []
+    for i in range(600):
+        said = {int(table[f"{m}_answer"][i]) for m in (0, 1)}
+        if table["why"][i] or labels[i] < 0 or len(said) > 1 or labels[i] in said:
+            continue
+        gaps = [float(table[f"{m}_confidence"][i]) - float(table[f"{m}_true"][i]) for m in (0, 1)]
+        due.append((-(gaps[0] / 2 + gaps[1] / 2), i))
+    assert found.rows.tolist() == [i for _, i in sorted(due)]
+    np.testing.assert_allclose(found.score, [-s for s, _ in sorted(due)], atol=1e-9)

@@ -1,4 +1,4 @@
-"""Commands that make data sets: curate adversarial, ood, review, freeze."""
+"""Commands that make data sets: curate adversarial, ood, triage, review, freeze."""
 
 import json
 from pathlib import Path
@@ -165,6 +165,56 @@ def ood(
         alias=alias,
         licence=licence,
         source=source,
+        limit=limit,
+        shard=shard,
+        on=on,
+        workers=workers,
+        out=out,
+        resume=resume,
+        seed=seed,
+        device=device,
+        trust_remote_code=trust_remote_code,
+        quiet=quiet,
+    )
+    finish(made, as_json=as_json, quiet=quiet)
+
+
+@curate.command("triage")
+def triage(
+    pool: PoolArgument,
+    models: Annotated[
+        list[str], typer.Option("--model", help="A model that knows the classes. May be repeated.")
+    ],
+    classes: Annotated[
+        str, typer.Option(help="Classes in which answers count: pool, all, imagenet-a, or a file.")
+    ] = "pool",
+    most: Annotated[int, typer.Option(help="Length of the queue.")] = 100,
+    explained: Annotated[
+        int, typer.Option(help="How many images get counterfactuals beside them.")
+    ] = 6,
+    alias: Alias = [],
+    limit: Limit = None,
+    shard: ShardSize = 512,
+    on: On = "here",
+    workers: Workers = None,
+    out: Out = None,
+    resume: Resume = False,
+    seed: Seed = 0,
+    device: Device = "auto",
+    trust_remote_code: TrustRemote = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """List images whose label every model contradicts, the likeliest errors first."""
+    from counterlens.workflows.triage import triage as run_triage
+
+    made = run_triage(
+        pool,
+        models=models,
+        classes=classes,
+        most=most,
+        explained=explained,
+        alias=alias,
         limit=limit,
         shard=shard,
         on=on,

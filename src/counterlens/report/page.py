@@ -21,7 +21,8 @@ def page(run: Run) -> Page:
     if command == "compare":
         sections, used = comparison.sections(run), {*comparison.TABLES}
     elif command.startswith("curate"):
-        sections, used = curated.sections(run), {*curated.TABLES}
+        sections = [*curated.sections(run), *explained.sections(run)]
+        used = {*curated.TABLES, *explained.TABLES}
     elif command == "outdata":
         sections, used = screened.sections(run), {*screened.TABLES}
     else:
