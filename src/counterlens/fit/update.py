@@ -24,16 +24,15 @@ class Mixed(nn.Module):
         self.net = net
         self.bf16 = precision == "bf16"
 
-    def forward(self, x: Tensor) -> Tensor:
-        """The network's output, in float32 at least."""
+    def forward(self, x: Tensor, *more: Tensor) -> Any:
+        """The network's output, one tensor or several, in float32 at least."""
         if x.ndim == 4 and self.bf16:
             x = x.contiguous(memory_format=torch.channels_last)
         if not self.bf16:
-            out: Tensor = self.net(x)
-            return out
+            return self.net(x, *more)
         with torch.autocast(x.device.type, torch.bfloat16, cache_enabled=False):
-            out = self.net(x)
-        return out.float()
+            out = self.net(x, *more)
+        return tuple(part.float() for part in out) if isinstance(out, tuple) else out.float()
 
 
 class Update:

@@ -144,8 +144,7 @@ def load(
     where = str(spec)
     kind = getattr(torch, precision)
     try:
-        index = diffusers.DiffusionPipeline.load_config(where)
-        _check_kind(index, where)
+        _check_kind(_index(where, local), where)
         vae = diffusers.AutoencoderKL.from_pretrained(where, subfolder="vae")
         unet = diffusers.UNet2DConditionModel.from_pretrained(where, subfolder="unet")
         text = transformers.CLIPTextModel.from_pretrained(where, subfolder="text_encoder")
@@ -221,6 +220,17 @@ def _check_folder(folder: Path) -> None:
     missing = [part for part in _PARTS if not (folder / part).is_dir()]
     if missing:
         raise InputError(f"{folder} lacks {', '.join(missing)}, expected {', '.join(_PARTS)}.")
+
+
+def _index(where: str, local: bool) -> dict[str, Any]:
+    """What model_index.json says; pipelines are not imported for it, they take seconds."""
+    path = Path(where) / "model_index.json"
+    if not local:
+        from huggingface_hub import hf_hub_download
+
+        path = Path(hf_hub_download(where, "model_index.json"))
+    index: dict[str, Any] = read_json(path)
+    return index
 
 
 def _check_kind(index: Mapping[str, Any], where: str) -> None:

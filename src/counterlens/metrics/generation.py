@@ -1,0 +1,89 @@
+"""How good generated images are: exactness, realism, variety, and whether they are copies.
+
+Paper: Bińkowski et al. 2018 (kid2018); Kynkäänniemi et al. 2019 (recall2019).
+Differs: features are whatever the caller gives (here those of a classifier, not of Inception), so
+       values compare only with others of the same features.
+"""
+
+import math
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from counterlens.errors import InputError
+from counterlens.types import Images
+
+Features = Float[Tensor, "n d"]
+
+
+def psnr(made: Images, wanted: Images) -> float:
+    """Peak signal-to-noise ratio over all pixels of all images, in decibels.
+
+    >>> round(psnr(torch.full((1, 1, 2, 2), 0.6), torch.full((1, 1, 2, 2), 0.5)), 6)
+    20.0
+    """
+    error = (made.double() - wanted.double()).square().mean().item()
+    return -10 * math.log10(error) if error > 0 else math.inf
+
+
+def kid(made: Features, real: Features) -> float:
+    """Kernel inception distance: unbiased squared distance of two sets of features.
+
+    Equation: kid2018 §3   MMD²_u,  k(x, y) = (xᵀy / d + 1)³
+
+    0 in the mean when both come from one distribution; then it may be below 0.
+    """
+    if min(len(made), len(real)) < 2:
+        raise InputError(f"{len(made)} and {len(real)} images came, expected 2 or more of each.")
+    made, real = made.double(), real.double()
+    d = made.shape[1]
+
+    def kernel(a: Tensor, b: Tensor) -> Tensor:
+        return (a @ b.T / d + 1) ** 3
+
+    def within(a: Tensor) -> Tensor:
+        k = kernel(a, a)
+        return (k.sum() - k.diagonal().sum()) / (len(a) * (len(a) - 1))
+
+    return float(within(made) + within(real) - 2 * kernel(made, real).mean())
+
+
+def kid_interval(made: Features, real: Features, *, blocks: int = 10) -> tuple[float, float, float]:
+    """The mean of KID over disjoint blocks of both sets, and its 95 % interval.
+
+    Small sets are cut into fewer blocks, so that each holds twenty images or there are two.
+    """
+    from scipy.stats import t
+
+    blocks = max(2, min(blocks, len(made) // 20))
+    values = torch.tensor(
+        [kid(a, b) for a, b in zip(made.chunk(blocks), real.chunk(blocks), strict=True)],
+        dtype=torch.float64,
+    )
+    mean = values.mean().item()
+    reach = float(t.ppf(0.975, blocks - 1)) * values.std().item() / math.sqrt(blocks)
+    return mean, mean - reach, mean + reach
+
+
+def recall(made: Features, real: Features, *, k: int = 3) -> float:
+    """Share of real images that lie within reach of the generated ones: variety.
+
+    Equation: recall2019 (2)   1/|Φ_r| Σ_{φ ∈ Φ_r} [∃ φ' ∈ Φ_g: ‖φ − φ'‖ ≤ ‖φ' − NN_k(φ')‖]
+    """
+    if len(made) <= k:
+        raise InputError(f"{len(made)} images came, expected more than {k}.")
+    radius = torch.cdist(made, made).kthvalue(k + 1, dim=1).values  # the nearest is itself
+    return float((torch.cdist(real, made) <= radius).any(1).double().mean())
+
+
+def nearest(x: Images, others: Images, *, part: int = 4096) -> tuple[Tensor, Tensor]:
+    """For each image the l2 distance to the nearest of others, and which one that is."""
+    best = torch.full((len(x),), math.inf, device=x.device)
+    which = torch.zeros(len(x), dtype=torch.long, device=x.device)
+    flat = x.flatten(1)
+    for start in range(0, len(others), part):
+        distance, place = torch.cdist(flat, others[start : start + part].flatten(1)).min(1)
+        which = torch.where(distance < best, place + start, which)
+        best = torch.minimum(best, distance)
+    return best, which
