@@ -5,13 +5,14 @@ Differs: squared error alone in pixels, without a perceptual or an adversarial t
        the aim is exactness. The text encoder is trained with the denoiser.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from counterlens.fit.plan import Batch
+Batch = Mapping[str, Tensor]
 
 KL_WEIGHT = 1e-5
 

@@ -53,7 +53,7 @@ class Pictures:
         which, place = torch.rand(2, count, device=device, generator=generator)
         chosen = torch.bucketize(which, edges)
         sizes = (ends - starts)[chosen]
-        return (starts[chosen] + (place * sizes).long()).minimum(ends[chosen] - 1)
+        return torch.minimum(starts[chosen] + (place * sizes).long(), ends[chosen] - 1)
 
 
 def gather(specs: Sequence[str], settings: Settings, *, cache: Path | None) -> Pictures:
@@ -66,7 +66,9 @@ def gather(specs: Sequence[str], settings: Settings, *, cache: Path | None) -> P
     pixels: list[Tensor] = []
     texts: list[list[str]] = []
     facts: list[dict[str, Any]] = []
-    held, held_names, classes = torch.zeros(0), [""], ("",)
+    held = torch.zeros(0)
+    held_names: list[str] = []
+    classes: tuple[str, ...] = ()
     for number, spec in enumerate(specs):
         images = open_set(spec)
         check_labels(images)
