@@ -19,6 +19,7 @@ from counterlens.runs import (
     Run,
     append_line,
     atomic,
+    discard_unstarted,
     keep_logits,
     kept_logits,
     key_part,
@@ -205,3 +206,17 @@ def test_values_are_shown_in_their_unit() -> None:
     assert show(0.5, "share") == "50.0\u202f%"
     assert show(-0.012, "share") == "−1.2\u202f%"
     assert show_interval(Number(0.5, 3, None, None, "p"), "share") == ""
+
+
+def test_a_run_that_found_nothing_is_discarded_but_no_other(tmp_path: Path) -> None:
+    kept = Run.create(tmp_path / "runs" / "kept", "audit", {})
+    kept.path("state", "outputs.npy").touch()
+    discard_unstarted()
+    assert kept.folder.exists()
+    Run.create(kept.folder, "audit", {}, resume=True)
+    discard_unstarted()
+    assert kept.folder.exists()
+    empty = Run.create(tmp_path / "runs" / "empty", "audit", {})
+    empty.write_table("matching", [])
+    discard_unstarted()
+    assert not empty.folder.exists()

@@ -12,11 +12,11 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from counterlens.cli import audits, curation, explanations, training
+from counterlens.cli import audits, cgn, curation, explanations, training
 from counterlens.cli.shared import app
 from counterlens.errors import CounterlensError
 
-__all__ = ["app", "audits", "curation", "explanations", "main", "training"]
+__all__ = ["app", "audits", "cgn", "curation", "explanations", "main", "training"]
 
 
 @app.callback(invoke_without_command=True)
@@ -36,6 +36,10 @@ def main() -> NoReturn:
     try:
         app(standalone_mode=True)
     except CounterlensError as error:
+        if error.exit_code == 2:
+            from counterlens.runs import discard_unstarted
+
+            discard_unstarted()
         _say(f"error: {error}", red=True)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:

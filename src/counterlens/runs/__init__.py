@@ -7,7 +7,7 @@ from counterlens.runs.files import append_line, atomic, read_json, write_json, w
 from counterlens.runs.gates import Gate, GateResult, check_gates, parse_gate
 from counterlens.runs.kept import Kept, keep_logits, kept_logits
 from counterlens.runs.number import Number, key_part
-from counterlens.runs.run import Run, latest, new_folder
+from counterlens.runs.run import Run, discard_unstarted, latest, new_folder
 
 __all__ = [
     "Gate",
@@ -18,6 +18,7 @@ __all__ = [
     "append_line",
     "atomic",
     "check_gates",
+    "discard_unstarted",
     "keep_logits",
     "kept_logits",
     "key_part",

@@ -16,6 +16,7 @@ import re
 import shutil
 import sys
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import metadata
@@ -27,6 +28,7 @@ from counterlens.runs.files import json_line, read_json, write_json, write_text
 from counterlens.runs.number import Number
 
 KINDS = ("tables", "logits", "images", "state")
+_BEFORE = ("run.json", "matching.jsonl", "doctor.jsonl")  # written before anything is measured
 _LIBRARIES = ("counterlens", "torch", "torchvision", "timm", "numpy", "scikit-learn", "pillow")
 
 
@@ -63,6 +65,7 @@ class Run:
             "versions": versions(),
         }
         write_json(run.folder / "run.json", manifest)
+        _made[:] = [run]
         return run
 
     @classmethod
@@ -160,11 +163,23 @@ class Run:
 
 
 _latest: list[Run] = []
+_made: list[Run] = []  # created by this process, not continued
 
 
 def latest() -> Run | None:
     """The run this process wrote to last: where a crash leaves its traceback."""
     return _latest[-1] if _latest else None
+
+
+def discard_unstarted() -> None:
+    """Remove the run that this process created, if it has found nothing yet: input was bad."""
+    while _made:
+        folder = _made.pop().folder
+        if any(file.is_file() and file.name not in _BEFORE for file in folder.rglob("*")):
+            continue
+        shutil.rmtree(folder, ignore_errors=True)
+        with suppress(OSError):  # runs/, where it was the first
+            folder.parent.rmdir()
 
 
 def new_folder(command: str, name: str, *, root: Path = Path("runs")) -> Path:
