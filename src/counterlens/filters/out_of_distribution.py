@@ -3,7 +3,7 @@
 Paper: Hendrycks et al. 2021, Natural Adversarial Examples (section 3, ImageNet-O: images of
     ImageNet-22k without ImageNet-1k to which a ResNet-50 gives high confidence).
 Differs: the paper states no threshold; here it is an option. Classes are told apart by name,
-    synonym and WordNet id; the paper's authors looked at them.
+    synonym, WordNet id and ImageNet's groups; the paper's authors looked at them.
 """
 
 from collections.abc import Mapping, Sequence

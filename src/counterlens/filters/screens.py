@@ -3,7 +3,7 @@
 Only images that earlier stages left are looked at: copies of what was dropped do no harm.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,8 +14,9 @@ from counterlens.classifier import Classifier
 from counterlens.data import subset
 from counterlens.errors import InputError
 from counterlens.filters.funnel import Rows, Rule
-from counterlens.images import ImageSet, prepared
+from counterlens.images import ImageSet, Pixels, prepared
 from counterlens.models.parts import features
+from counterlens.screen.copies import Signatures, copies, signatures
 from counterlens.screen.duplicates import near_embeddings
 from counterlens.screen.hashes import near, phash
 
@@ -35,7 +36,7 @@ def twins(pool: ImageSet, found: Copies, *, bits: int = BITS) -> Rule:
     """Of images that look alike, only the first stays."""
 
     def keep(rows: Rows) -> Rows:
-        codes = hashes(pool, rows)
+        codes = [phash(picture) for picture in _pictures(pool, rows)]
         gone: set[int] = set()
         for i, j, distance in near(codes, codes, bits):
             if i < j and i not in gone and j not in gone:
@@ -70,8 +71,8 @@ def leaks(
     def keep(rows: Rows) -> Rows:
         everything = np.arange(len(known))
         pairs: list[tuple[int, int, str, float]] = [
-            (i, j, "bits", float(d))
-            for i, j, d in near(hashes(pool, rows), hashes(known, everything), bits)
+            (copy.other, copy.own, "bits", float(copy.bits))
+            for copy in copies(marks(known, everything), marks(pool, rows), most_bits=bits)
         ]
         if classifier is not None and len(rows):
             ours, theirs = embed(classifier, pool, rows), embed(classifier, known, everything)
@@ -82,21 +83,24 @@ def leaks(
             found.rows.append({**row, measure: value})
         return rows[[k not in gone for k in range(len(rows))]]
 
-    told = f"not within {bits} of 64 bits of a hash of {known.name}"
+    told = f"no copy of an image of {known.name} by hashes of {bits} different bits or fewer"
     if classifier is not None:
         told += f", nor at a cosine of {cosine} or more by the features of {classifier.name}"
     return Rule(f"not in {known.name}", told, keep)
 
 
-def hashes(images: ImageSet, rows: Rows | Sequence[int]) -> list[int]:
-    """Perceptual hashes of some images; one that cannot be read has the hash of a flat picture."""
-    out = []
+def marks(images: ImageSet, rows: Rows | Sequence[int]) -> Signatures:
+    """Hashes of some images and of cut-outs of them."""
+    return signatures(_pictures(images, rows))
+
+
+def _pictures(images: ImageSet, rows: Rows | Sequence[int]) -> Iterator[Pixels]:
+    """Pictures one after another; a flat one stands for what cannot be read."""
     for row in rows:
         try:
-            out.append(phash(images.read(int(row))))
+            yield images.read(int(row))
         except (InputError, OSError):
-            out.append(0)
-    return out
+            yield np.zeros((8, 8, 3), np.uint8)
 
 
 @torch.inference_mode()

@@ -17,7 +17,7 @@ from counterlens.filters.funnel import Rule, run_funnel
 from counterlens.filters.opinions import Opinions
 from counterlens.filters.screens import BITS, COSINE, Copies, leaks, twins
 from counterlens.images import ImageSet
-from counterlens.label_spaces.matching import pair_classes
+from counterlens.label_spaces.overlap import overlaps
 from counterlens.report import render
 from counterlens.runs import Run, new_folder, write_json
 from counterlens.workflows.curate_pool import (
@@ -173,12 +173,12 @@ def ood(
     models = load_models(filters, device=device, trust_remote_code=trust_remote_code)
     parts = Parts.open(pool, alias=alias, limit=limit, seed=seed)
     frame = choose_frame(models, parts, classes)
-    foreign = _foreign(parts, models)
+    foreign, shared = _foreign(parts, models)
     whole = labelled(parts, frame, models[0])
     whole.images.labels[:] = -1  # nothing in the pool has a right answer
     known = open_set(inside) if inside else None
     run = _begin(out, "ood", pool, settings, resume, whole, frame, filters, models)
-    run.write_table("matching", matches(parts, models[0]))
+    run.write_table("matching", shared)
     asked = Opinions(
         whole.images,
         tuple(filters),
@@ -261,16 +261,28 @@ def _screens(
     )
 
 
-def _foreign(parts: Parts, models: Sequence[Classifier]) -> np.ndarray:
-    """Whether each image's class is none of any filter's, by name, synonym or WordNet id."""
-    out = []
+def _foreign(
+    parts: Parts, models: Sequence[Classifier]
+) -> tuple[np.ndarray, list[dict[str, object]]]:
+    """Whether each image's class is none of any filter's, and which classes are not."""
+    flags: list[np.ndarray] = []
+    rows: list[dict[str, object]] = []
     for part in parts.sets:
         shared = np.zeros(len(part.classes) + 1, bool)  # the last entry: no class known
         for model in models:
-            found = pair_classes(model.classes, part.classes) if part.classes else []
-            shared[: len(found)] |= np.array([i >= 0 and how != "index" for i, how in found], bool)
-        out.append(~shared[part.labels])
-    return np.concatenate(out)
+            for found in overlaps(model.classes, part.classes):
+                told = f"{part.name}: {part.classes[found.other]}"
+                if not shared[found.other]:
+                    rows.append(
+                        {
+                            "data_class": told,
+                            "model_class": model.classes[found.own],
+                            "how": found.how,
+                        }
+                    )
+                shared[found.other] = True
+        flags.append(~shared[part.labels])
+    return np.concatenate(flags), rows
 
 
 def _end(run: Run, say: Say) -> Run:
