@@ -305,6 +305,11 @@ def thumbnail(pixels: Pixels, side: int) -> bytes:
     return _encode(pixels, "JPEG", quality=88)
 
 
+def jpeg_bytes(image: AnyImage, *, quality: int) -> bytes:
+    """Encode as JPEG; takes what `to_pixels` takes."""
+    return _encode(to_pixels(image), "JPEG", quality=quality)
+
+
 def webp_bytes(image: AnyImage) -> bytes:
     """Encode as lossless WebP, the form of packed sets; takes what `to_pixels` takes."""
     return _encode(to_pixels(image), "WEBP", lossless=True, quality=80, method=4)

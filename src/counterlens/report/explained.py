@@ -3,12 +3,14 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from counterlens.report import generated
 from counterlens.report.blocks import Badge, Block, Gallery, Picture, Section, Slider, Strip
 from counterlens.report.parts import embed, number_matrix, plain_table
 from counterlens.runs import Run
 from counterlens.runs.keys import show, subject_words
 
-TABLES = ("counterfactuals", "maps", "edits", "neurons")
+_OWN = ("counterfactuals", "maps", "edits", "neurons")
+TABLES = (*_OWN, *generated.TABLES)
 STRIPS = 24  # the rest is in the table and in the run folder
 WIDE = 16
 _AREAS = ("counterfactual",)
@@ -23,8 +25,8 @@ _TITLES = {
 
 def sections(run: Run) -> list[Section]:
     """A section per kind of explanation the run holds."""
-    made = []
-    for name in TABLES:
+    made = generated.sections(run)
+    for name in _OWN:
         rows = run.table(name)
         if not rows:
             continue

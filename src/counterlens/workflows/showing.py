@@ -68,7 +68,7 @@ class Explanation:
     @property
     def rows(self) -> list[dict[str, Any]]:
         """One row per picture that was made."""
-        for name in ("counterfactuals", "maps", "edits", "neurons"):
+        for name in ("counterfactuals", "maps", "edits", "neurons", "disagreements"):
             if found := self.run.table(name):
                 return found
         return []

@@ -1,7 +1,9 @@
 """The shipped weights and sample images, each with its card; read without torch.
 
 weights/<name>/      card.json beside the weights
+audits/<name>.json   card of a model of the comparison whose weights are not shipped
 samples/<name>.npz   packed pictures, samples/<name>.json their card
+generators/<name>/   diffusers folders, card.json beside the weights
 """
 
 from difflib import get_close_matches
@@ -12,7 +14,9 @@ from counterlens.errors import InputError
 from counterlens.runs import read_json
 
 _WEIGHTS = Path(__file__).parent / "weights"
+_AUDITS = Path(__file__).parent / "audits"
 _SAMPLES = Path(__file__).parent / "samples"
+_GENERATORS = Path(__file__).parent / "generators"
 
 
 def names() -> list[str]:
@@ -33,6 +37,18 @@ def card(name: str) -> dict[str, Any]:
     return found
 
 
+def records() -> Path:
+    """The folder of cards without weights."""
+    return _AUDITS
+
+
+def audited() -> dict[str, dict[str, Any]]:
+    """Cards that hold an audit, by name: of shipped models and of models only recorded."""
+    cards = {path.stem: read_json(path) for path in sorted(_AUDITS.glob("*.json"))}
+    cards |= {name: card(name) for name in names()}
+    return {name: found for name, found in cards.items() if found.get("numbers")}
+
+
 def samples() -> list[str]:
     """Names of the shipped sample sets."""
     return sorted(path.stem for path in _SAMPLES.glob("*.npz"))
@@ -51,6 +67,18 @@ def sample_card(name: str) -> dict[str, Any]:
     return found
 
 
+def generators() -> list[str]:
+    """Names of the shipped generators."""
+    return sorted(path.parent.name for path in _GENERATORS.glob("*/card.json"))
+
+
+def generator(name: str) -> Path:
+    """The folder of a shipped generator."""
+    if name not in generators():
+        raise InputError(_unknown("zoo", name, generators()))
+    return _GENERATORS / name
+
+
 def _unknown(scheme: str, name: str, known: list[str]) -> str:
     near = get_close_matches(name, known, n=1)
     hint = f" (did you mean {scheme}:{near[0]}?)." if near else "."
@@ -58,4 +86,15 @@ def _unknown(scheme: str, name: str, known: list[str]) -> str:
     return f"{scheme}:{name} is not shipped{hint} Shipped: {shipped}."
 
 
-__all__ = ["card", "folder", "names", "sample", "sample_card", "samples"]
+__all__ = [
+    "audited",
+    "card",
+    "folder",
+    "generator",
+    "generators",
+    "names",
+    "records",
+    "sample",
+    "sample_card",
+    "samples",
+]

@@ -1,0 +1,68 @@
+"""Commands that generate images: disagree."""
+
+from typing import Annotated
+
+import typer
+
+from counterlens.cli.shared import Device, Json, Out, Quiet, Resume, Seed, TrustRemote, app, finish
+
+
+@app.command()
+def disagree(
+    first: Annotated[str, typer.Argument(metavar="A", help="A model, e.g. zoo:cifar10-at-0.5.")],
+    second: Annotated[str, typer.Argument(metavar="B", help="Another model, or its old version.")],
+    classes: Annotated[
+        list[str],
+        typer.Option("--class", help="Class by name or number, or all. May be repeated."),
+    ] = [],
+    count: Annotated[int, typer.Option(help="Images per class and way.")] = 10,
+    generator: Annotated[
+        str | None,
+        typer.Option(help="Diffusers folder or hub id. Default: the shipped generator."),
+    ] = None,
+    verify: Annotated[
+        str | None, typer.Option(help="Real labelled images on which findings are checked.")
+    ] = None,
+    judge: Annotated[
+        list[str],
+        typer.Option("--with", help="A further model: whom does it side with? May be repeated."),
+    ] = [],
+    updates: Annotated[int, typer.Option(help="Updates of the generator's inputs.")] = 15,
+    steps: Annotated[int, typer.Option(help="Steps of the diffusion chain.")] = 25,
+    guidance: Annotated[float, typer.Option(help="How strongly the text guides.")] = 3.0,
+    memory: Annotated[
+        str | None, typer.Option(help="Memory to use, e.g. 12GB. Default: most of what is free.")
+    ] = None,
+    half: Annotated[bool, typer.Option("--half", help="Generator in half precision.")] = False,
+    out: Out = None,
+    resume: Resume = False,
+    seed: Seed = 0,
+    device: Device = "auto",
+    trust_remote_code: TrustRemote = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Generate images that one model takes for a class and another does not."""
+    from counterlens.workflows.disagree import disagree as run_disagree
+
+    made = run_disagree(
+        first,
+        second,
+        classes=classes,
+        count=count,
+        generator=generator,
+        verify=verify,
+        judge=judge,
+        updates=updates,
+        steps=steps,
+        guidance=guidance,
+        memory=memory,
+        half=half,
+        out=out,
+        resume=resume,
+        seed=seed,
+        device=device,
+        trust_remote_code=trust_remote_code,
+        quiet=quiet,
+    )
+    finish(made.run, as_json=as_json, quiet=quiet)

@@ -1,0 +1,111 @@
+"""Pages of generated images: where two classifiers part, and what real photographs say to it."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from counterlens.report.blocks import Badge, Block, Gallery, Picture, Section, Strip
+from counterlens.report.parts import embed, number_list, plain_table
+from counterlens.runs import Run
+from counterlens.runs.keys import show
+
+TABLES = ("disagreements", "drawable", "real")
+SHOWN = 8
+_HIDDEN = ("image", "start", "nearest", "name")
+
+
+def sections(run: Run) -> list[Section]:
+    """What can be drawn, what was found, and how often it happens."""
+    rows = run.table("disagreements")
+    if not rows:
+        return []
+    return [_found(run, rows), *_real(run), *_drawable(run)]
+
+
+def _found(run: Run, rows: Sequence[Mapping[str, Any]]) -> Section:
+    blocks: list[Block] = [
+        number_list(
+            {k: n for k, n in run.numbers.items() if k.startswith("disagree.")},
+            caption="Means over all images",
+        )
+    ]
+    for word in dict.fromkeys(str(row["class"]) for row in rows):
+        for way in dict.fromkeys(str(row["way"]) for row in rows):
+            part = [row for row in rows if row["class"] == word and row["way"] == way]
+            up, down = part[0]["up"], part[0]["down"]
+            pictures = [p for row in part[:SHOWN] for p in _pair(run, row)]
+            title = f"{word}: {up} says so, {down} does not"
+            anchor = f"{way}-{''.join(c if c.isalnum() else '-' for c in word)}"
+            told = f"{len(part)} images, none left out"
+            blocks.append(Strip(title, told, pictures, anchor))
+    text = [{k: v for k, v in row.items() if k not in _HIDDEN} for row in rows]
+    blocks += plain_table("all images", text, drawn=False)
+    lead = (
+        "Each image starts from the prompt alone and is then changed until one classifier is sure "
+        "of the class and the other is not. Below an image: both confidences, the raised one first."
+    )
+    return Section("disagreements", "Where they part", blocks, lead)
+
+
+def _pair(run: Run, row: Mapping[str, Any]) -> list[Picture]:
+    pictures = []
+    for key, up, down, word in (
+        ("start", "start_p_up", "start_p_down", "start"),
+        ("image", "p_up", "p_down", "found"),
+    ):
+        found = embed(run, row.get(key))
+        if found is None:
+            continue
+        line = f"{show(row[up], 'share')} / {show(row[down], 'share')}"
+        alt = f"{row['class']}, {word}: {_said(row, row[up], row[down])}"
+        badge = Badge("apart", "good") if key == "image" and row["succeeded"] else None
+        pictures.append(Picture(found[0], alt, line, word, pixelated=found[1], badge=badge))
+    return pictures
+
+
+def _said(row: Mapping[str, Any], up: float, down: float) -> str:
+    return f"{row['up']} {show(up, 'share')}, {row['down']} {show(down, 'share')}."
+
+
+def _real(run: Run) -> list[Section]:
+    rows = run.table("real")
+    if not rows:
+        return []
+    pictures: list[Picture] = []
+    for row in run.table("disagreements"):
+        for near in row.get("nearest", ())[:1]:
+            found, made = embed(run, near["image"]), embed(run, row["image"])
+            if found is None or made is None:
+                continue
+            for data, word in ((made, f"found, {row['class']}"), (found, f"real, {near['label']}")):
+                p = near if data is found else row
+                line = f"{show(p['p_up'], 'share')} / {show(p['p_down'], 'share')}"
+                number = len(pictures) + 1
+                alt = f"{word}: {_said(row, p['p_up'], p['p_down'])}"
+                pictures.append(Picture(data[0], alt, word, line, pixelated=data[1], number=number))
+    blocks: list[Block] = [
+        *plain_table("errors on real images", rows),
+        Gallery("Found images and their nearest real ones", pictures[:48], "nearest"),
+    ]
+    lead = "How often real images of the class show the error: one right, the other wrong."
+    return [Section("real", "On real photographs", blocks, lead)]
+
+
+def _drawable(run: Run) -> list[Section]:
+    rows = run.table("drawable")
+    pictures: list[Picture] = []
+    for row in rows:
+        for i, name in enumerate(row["images"]):
+            found = embed(run, name)
+            if found is not None:
+                alt = f"{row['word']}, prompt sample {i + 1}"
+                number = len(pictures) + 1
+                pictures.append(
+                    Picture(found[0], alt, str(row["word"]), pixelated=found[1], number=number)
+                )
+    text = [{k: v for k, v in row.items() if k != "images"} for row in rows]
+    blocks: list[Block] = [
+        *plain_table("prompt samples", text),
+        Gallery("Prompt samples", pictures, "draw"),
+    ]
+    lead = "Eight images of the prompt alone; agreement: in how many a classifier sees it."
+    return [Section("drawable", "Can the generator draw it?", blocks, lead)]

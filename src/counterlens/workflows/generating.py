@@ -1,0 +1,267 @@
+"""What workflows with a generator share: opening it, asking whether it can draw, optimising.
+
+Every image is kept as soon as it is made, so a run that was stopped goes on with the next one.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from counterlens import images, zoo
+from counterlens.classifier import Classifier
+from counterlens.data import captions
+from counterlens.errors import InputError
+from counterlens.explanations.pixel import temperature_of
+from counterlens.explanations.targets import class_named
+from counterlens.generators import latent
+from counterlens.generators.ascent import Inputs, Settings, Term, ascend, begin, draw
+from counterlens.generators.cutouts import seen
+from counterlens.generators.latent import LatentDiffusion
+from counterlens.generators.memory import free_memory, parse_memory, steps_to_keep
+from counterlens.label_spaces.matching import ALIASES
+from counterlens.runs import Run, write_json
+from counterlens.search import frozen
+from counterlens.search.adam import Look
+from counterlens.types import Images, Labels, Probs
+from counterlens.workflows.showing import save
+
+Say = Callable[[str], None]
+DRAWS = 8
+ENOUGH = 0.5
+"""Below this share of prompt samples in which the class is seen, the generator cannot draw it."""
+
+
+@dataclass(frozen=True)
+class Wish:
+    """One image to make.
+
+    Args:
+        name: of its files.
+        prompt: where it starts.
+        seed: of its noise and cut-outs.
+        columns: what each term of the score reads.
+    """
+
+    name: str
+    prompt: str
+    seed: int
+    columns: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Made:
+    """One image that was made, as files in the run."""
+
+    wish: Wish
+    image: str
+    start: str
+    score: float
+    before: float
+    trace: tuple[float, ...]
+
+
+def open_generator(spec: str | None, device: torch.device, *, half: bool) -> LatentDiffusion:
+    """The generator of a spec, or the shipped one."""
+    if spec is None:
+        shipped = zoo.generators()
+        if not shipped:
+            raise InputError(
+                "no generator is shipped in this build. Name a diffusers folder or hub id: "
+                "--generator FOLDER; or train the small one: "
+                "python -m counterlens.workflows.train_diffusion --data SPEC."
+            )
+        spec = str(zoo.generator(shipped[0]))
+    elif spec.startswith("zoo:"):
+        spec = str(zoo.generator(spec.removeprefix("zoo:")))
+    return latent.load(spec, device=device, precision="bfloat16" if half else "float32")
+
+
+def seed_of(*parts: object) -> int:
+    """A seed that depends on what is asked and on nothing else."""
+    text = " ".join(str(part) for part in parts)
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 2
+
+
+def confidence_table(classifier: Classifier) -> Callable[[Images], Probs]:
+    """Images of the classifier's size to its confidences, after temperature; differentiable."""
+    warmth = temperature_of(classifier)
+
+    def table(x: Images) -> Probs:
+        logits: torch.Tensor = classifier(x)
+        return (logits.float() / warmth).softmax(1)
+
+    return table
+
+
+def column(values: Sequence[int], device: torch.device) -> Labels:
+    """Columns of a table, one per image."""
+    return torch.tensor(list(values), device=device)
+
+
+def can_draw(
+    run: Run,
+    model: LatentDiffusion,
+    classifiers: Sequence[Classifier],
+    name: str,
+    *,
+    seed: int,
+    guidance: float,
+    steps: int,
+) -> dict[str, Any]:
+    """Eight prompt samples of a class: in how many does some classifier see it?
+
+    Where that are too few, other words for it are tried, and the best word is taken.
+    """
+    tried = []
+    words = [name, *_synonyms(name)]
+    for word in words:
+        seeds = torch.tensor([seed_of("draw", seed, word, i) for i in range(DRAWS)])
+        with torch.no_grad():
+            x = draw(model, [captions.prompt(word)] * DRAWS, seeds, guidance=guidance, steps=steps)
+            hits = torch.zeros(DRAWS, dtype=torch.bool)
+            for one in classifiers:
+                place = class_named(one.classes, name)
+                answer = one(seen(x.to(one.mean.device), one.preprocess.size[0])).argmax(1)
+                hits |= (answer == place).cpu()
+        shown = [
+            save(run, f"draw-{captions.word(word).replace(' ', '_')}-{i}.png", x[i].cpu())
+            for i in range(DRAWS)
+        ]
+        tried.append({"class": name, "word": captions.word(word), "n": DRAWS,
+                      "agreement": hits.float().mean().item(), "images": shown})  # fmt: skip
+        if tried[-1]["agreement"] >= ENOUGH:
+            break
+    best = max(tried, key=lambda row: row["agreement"])
+    return {**best, "able": best["agreement"] >= ENOUGH}
+
+
+def _synonyms(name: str) -> list[str]:
+    bare = captions.word(name).lower()
+    listed = [part.strip() for part in name.split(",")[1:]]
+    known = [other for group in ALIASES if bare in group for other in group if other != bare]
+    return [*listed, *known][:3]
+
+
+def optimise(
+    run: Run,
+    model: LatentDiffusion,
+    wishes: Sequence[Wish],
+    terms: Callable[[Sequence[Wish]], list[Term]],
+    nets: Sequence[Classifier],
+    *,
+    settings: Settings,
+    memory: str | None,
+    say: Say,
+) -> list[Made]:
+    """Make all images, as many at a time as memory allows; those there are not made again."""
+    waiting = [wish for wish in wishes if not _state(run, wish).exists()]
+    if len(waiting) < len(wishes):
+        say(f"{len(wishes) - len(waiting)} of {len(wishes)} images were made before.")
+    budget = parse_memory(memory) if memory else free_memory(model.device)
+    kept, size = None, 0
+    done = len(wishes) - len(waiting)
+    while waiting:
+        if not size:
+            some = _begin(model, waiting[:MOST], settings)
+            kept, size = steps_to_keep(model, some, settings, budget)
+            say(f"{size} images at a time, {kept} of {settings.steps} steps kept "
+                f"in {budget / 1e9:.1f} GB")  # fmt: skip
+        batch = waiting[:size]
+        try:
+            with _all_frozen(nets):
+                _make(run, model, batch, terms(batch), settings, kept, say)
+        except RuntimeError as error:
+            if not _out_of_memory(error) or (size == 1 and not kept):
+                raise
+            say("out of memory: going on with less at a time; nothing is lost.")
+            size, kept = max(1, size // 2), 0
+            if model.device.type == "cuda":
+                torch.cuda.empty_cache()
+            continue
+        waiting = waiting[len(batch) :]
+        done += len(batch)
+        say(f"{done} of {len(wishes)} images")
+    return [_load(run, wish) for wish in wishes]
+
+
+MOST = 64
+"""Images at a time, at most."""
+
+
+def _begin(model: LatentDiffusion, batch: Sequence[Wish], settings: Settings) -> Inputs:
+    seeds = torch.tensor([wish.seed for wish in batch])
+    return begin(model, [wish.prompt for wish in batch], seeds, steps=settings.steps)
+
+
+def _make(
+    run: Run,
+    model: LatentDiffusion,
+    batch: Sequence[Wish],
+    terms: list[Term],
+    settings: Settings,
+    kept: int | None,
+    say: Say,
+) -> None:
+    def told(k: int, now: Look) -> None:
+        if k % 5 == 0 or k == settings.updates:
+            say(f"  update {k} of {settings.updates}: mean score {now.judged.mean().item():.3f}")
+            preview = images.tile([x.detach().cpu() for x in now.points[:16]], columns=8)
+            images.write_png(run.path("images", "preview.png"), preview)
+
+    seeds = torch.tensor([wish.seed for wish in batch], device=model.device)
+    start = _begin(model, batch, settings)
+    found = ascend(model, start, terms, settings=settings, seeds=seeds, kept=kept, told=told)
+    for i, wish in enumerate(batch):
+        save(run, f"{wish.name}.png", found.images[i].cpu())
+        save(run, f"{wish.name}-start.png", found.start_images[i].cpu())
+        state = {"score": found.scores[i].item(), "before": found.start[i].item(),
+                 "trace": found.trace[:, i].tolist(), "wish": asdict(wish)}  # fmt: skip
+        write_json(_state(run, wish), state)
+
+
+def _state(run: Run, wish: Wish) -> Path:
+    return run.path("state", f"{wish.name}.json")
+
+
+def _load(run: Run, wish: Wish) -> Made:
+    state = json.loads(_state(run, wish).read_text(encoding="utf-8"))
+    image, start = f"images/{wish.name}.png", f"images/{wish.name}-start.png"
+    return Made(wish, image, start, state["score"], state["before"], tuple(state["trace"]))
+
+
+def _all_frozen(nets: Sequence[Classifier]) -> Any:
+    from contextlib import ExitStack
+
+    stack = ExitStack()
+    for net in nets:
+        stack.enter_context(frozen(net))
+    return stack
+
+
+def _out_of_memory(error: RuntimeError) -> bool:
+    text = str(error).lower()
+    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in text
+
+
+def reread(run: Run, names: Sequence[str]) -> Images:
+    """Images as they lie on disk: what others will see."""
+    pixels = [torch.from_numpy(images.read(run.folder / name)) for name in names]
+    return torch.stack(pixels).permute(0, 3, 1, 2).float() / 255
+
+
+__all__ = [
+    "Made",
+    "Wish",
+    "can_draw",
+    "column",
+    "confidence_table",
+    "open_generator",
+    "optimise",
+    "reread",
+    "seed_of",
+]
