@@ -16,7 +16,7 @@ from counterlens.errors import InputError
 Batch = Mapping[str, Tensor]
 Loss = Callable[[nn.Module, Batch, int], dict[str, Tensor]]
 Judge = Callable[[nn.Module, int], dict[str, float]]
-Schedule = Literal["linear", "cosine", "step", "constant"]
+Schedule = Literal["linear", "cosine", "step", "epochs", "constant"]
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,7 @@ class Plan:
         schedule: how the learning rate falls.
         warmup: updates over which it first rises.
         drops: for "step": fractions of the run after each of which it is divided by ten.
+        decay: for "epochs": what it is multiplied by after each epoch.
         average: decay of the weight average per update; 0 for none.
         precision: bf16 arithmetic with float32 weights, or float32 throughout.
         compile, graph: torch.compile, and CUDA graphs on top of it.
@@ -56,6 +57,7 @@ class Plan:
     schedule: Schedule = "linear"
     warmup: int = 0
     drops: tuple[float, ...] = ()
+    decay: float = 0.7
     average: float = 0.0
     precision: Literal["bf16", "fp32"] = "fp32"
     compile: bool = False
@@ -86,10 +88,12 @@ class Plan:
             case "step":
                 passed = sum(step >= drop * self.steps - 1e-9 for drop in self.drops)
                 return float(0.1**passed)
+            case "epochs":
+                return float(self.decay ** (step // self.per_epoch))
             case "constant":
                 return 1.0
         raise InputError(
-            f"schedule is {self.schedule!r}, expected linear, cosine, step or constant."
+            f"schedule is {self.schedule!r}, expected linear, cosine, step, epochs or constant."
         )
 
 

@@ -27,6 +27,7 @@ from counterlens.errors import InputError
 from counterlens.generators.stacked import StackEmbedding, StackLinear, conv, unstacked
 from counterlens.runs import atomic, read_json, write_json
 
+Part = Literal["object", "background"]
 Shuffle = Literal["shift", "patches", "none"]
 SHUFFLES: tuple[Shuffle, ...] = ("shift", "patches", "none")
 CLASSES = 10
@@ -92,7 +93,8 @@ class Texture(nn.Module):
         """Textures, not yet shuffled."""
         x = self.start(inside).reshape(len(inside), -1, 8, 8)
         x = self.norm(self.last(self.up2(self.up1(x)))).tanh()
-        return x.view(len(x), self.stack, 3, SIDE, SIDE)
+        made: Tensor = x.view(len(x), self.stack, 3, SIDE, SIDE)
+        return made
 
 
 class CGN(nn.Module):
@@ -120,9 +122,7 @@ class CGN(nn.Module):
         made: Masks = self.shape(torch.cat([u, self.classes(y)], 2))
         return made
 
-    def fills(
-        self, part: Literal["object", "background"], u: Noise, y: Classes, places: Places
-    ) -> Fills:
+    def fills(self, part: Part, u: Noise, y: Classes, places: Places) -> Fills:
         """Object or background textures of classes y, shuffled."""
         mechanism = self.object if part == "object" else self.background
         made = mechanism(torch.cat([u, self.classes(y)], 2))

@@ -42,7 +42,8 @@ class LinearCritic(nn.Module):
         h = functional.leaky_relu(self.first(h), 0.2)
         h = functional.leaky_relu(self.second(h) * keep[0] / KEPT, 0.2)
         h = functional.leaky_relu(self.third(h) * keep[1] / KEPT, 0.2)
-        return self.last(h)[:, :, 0]
+        scores: Tensor = self.last(h)[:, :, 0]
+        return scores
 
 
 class ConvCritic(nn.Module):
@@ -71,7 +72,8 @@ class ConvCritic(nn.Module):
         """One score per picture; nothing is dropped."""
         plane = self.classes(y)[..., None, None].expand(-1, -1, 1, 32, 32)
         h = torch.cat([x, plane], 2).flatten(1, 2)
-        return self.last(self.layers(h))[:, :, 0, 0]
+        scores: Tensor = self.last(self.layers(h))[:, :, 0, 0]
+        return scores
 
 
 def build(kind: str, stack: int, width: int) -> LinearCritic | ConvCritic:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from counterlens.errors import InputError, MissingExtra
+from counterlens.models.digit_net import DigitNet
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "silu": nn.SiLU}
 
@@ -194,7 +195,7 @@ class WideResNet(nn.Module):
         return out
 
 
-KINDS = ("resnet18", "resnet34", "resnet50", "resnext29", "wideresnet")
+KINDS = ("resnet18", "resnet34", "resnet50", "resnext29", "wideresnet", "digit-net")
 
 
 def build(architecture: Mapping[str, Any], classes: int) -> nn.Module:
@@ -223,6 +224,8 @@ def build(architecture: Mapping[str, Any], classes: int) -> nn.Module:
                 return ResNet(Bottleneck, (3, 3, 3), classes, **settings)
             case "wideresnet":
                 return WideResNet(classes, **options)
+            case "digit-net":
+                return DigitNet(classes, **options)
             case str() if kind.startswith("timm:"):
                 return _timm(kind.removeprefix("timm:"), classes, options)
     except TypeError as error:

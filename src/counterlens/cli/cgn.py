@@ -1,0 +1,171 @@
+"""The commands around counterfactual generative networks of digits."""
+
+from typing import Annotated
+
+import typer
+
+from counterlens.cli.shared import Device, Json, Out, Quiet, Resume, Seed, app, finish
+
+cgn = typer.Typer(
+    help="Counterfactual generative networks on MNIST: train, generate, look, compare classifiers.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+app.add_typer(cgn, name="cgn")
+
+Which = Annotated[str, typer.Argument(metavar="SET", help="coloured, double-coloured or wildlife.")]
+Model = Annotated[str, typer.Argument(help="A folder seed-N of cgn train, or zoo:NAME.")]
+Mnist = Annotated[
+    str, typer.Option(help="Both splits of MNIST: known:mnist@ROOT or the shipped sample:mnist.")
+]
+Textures = Annotated[
+    str | None,
+    typer.Option(help="Textures of wildlife: pack:FILE.npz or DTD's folder. Default: drawn."),
+]
+
+
+@cgn.command()
+def train(
+    which: Which,
+    kind: Annotated[str, typer.Option(help="cgn, or gan for the baseline.")] = "cgn",
+    mnist: Mnist = "sample:mnist",
+    textures: Textures = None,
+    vgg: Annotated[
+        str | None, typer.Option(help="Weights of VGG-16: vgg16-397923af.pth or vgg16.ckpt.")
+    ] = None,
+    seeds: Annotated[str, typer.Option(help="Trained side by side, e.g. 0-2 or 0,5.")] = "0",
+    changes: Annotated[
+        list[str],
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="Change a setting, e.g. epochs=5. May be repeated."
+        ),
+    ] = [],
+    out: Out = None,
+    resume: Resume = False,
+    device: Device = "auto",
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Train generators that make shape, object and background apart."""
+    from counterlens.workflows.cgn_settings import numbers_of
+    from counterlens.workflows.cgn_train import train_cgn
+
+    run = train_cgn(
+        which,
+        kind=kind,
+        mnist=mnist,
+        textures=textures,
+        vgg_file=vgg,
+        seeds=numbers_of(seeds),
+        changes=changes,
+        out=out,
+        resume=resume,
+        device=device,
+        quiet=quiet,
+    )
+    finish(run, as_json=as_json, quiet=quiet)
+
+
+@cgn.command()
+def generate(
+    model: Model,
+    count: Annotated[int, typer.Option(help="How many pictures.")] = 50_000,
+    ratio: Annotated[int, typer.Option(help="Pictures per mask.")] = 1,
+    out: Out = None,
+    resume: Resume = False,
+    seed: Seed = 0,
+    device: Device = "auto",
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Write counterfactual pictures with the label of their shape, in shards."""
+    from counterlens.workflows.cgn_data import generate as run_generate
+
+    run = run_generate(
+        model,
+        count=count,
+        ratio=ratio,
+        out=out,
+        resume=resume,
+        seed=seed,
+        device=device,
+        quiet=quiet,
+    )
+    finish(run, as_json=as_json, quiet=quiet)
+
+
+@cgn.command()
+def show(
+    model: Model,
+    count: Annotated[int, typer.Option(help="How many sheets.")] = 4,
+    out: Out = None,
+    resume: Resume = False,
+    seed: Seed = 0,
+    device: Device = "auto",
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Draw what each mechanism makes, and counterfactuals."""
+    from counterlens.workflows.cgn_sheets import show as run_show
+
+    run = run_show(
+        model, count=count, out=out, resume=resume, seed=seed, device=device, quiet=quiet
+    )
+    finish(run, as_json=as_json, quiet=quiet)
+
+
+@cgn.command()
+def evaluate(
+    which: Which,
+    cgns: Annotated[list[str], typer.Option("--cgn", help="A run of cgn train, or a seed-N.")],
+    gans: Annotated[list[str], typer.Option("--gan", help="The same of the baseline.")] = [],
+    mnist: Mnist = "sample:mnist",
+    textures: Textures = None,
+    count: Annotated[int, typer.Option(help="Made pictures per classifier.")] = 50_000,
+    ratio: Annotated[int, typer.Option(help="Pictures per mask.")] = 1,
+    originals: Annotated[
+        int | None, typer.Option(help="Originals in the combined arms. Default: all.")
+    ] = None,
+    epochs: Annotated[int, typer.Option(help="Epochs of each classifier.")] = 10,
+    sizes: Annotated[
+        list[int], typer.Option("--size", help="Run the ablation with these sizes instead.")
+    ] = [],
+    ratios: Annotated[list[int], typer.Option("--ratios", help="Ratios of the ablation.")] = [
+        1,
+        5,
+        10,
+        20,
+    ],
+    seen: Annotated[int, typer.Option(help="Test pictures whose heat maps are measured.")] = 10_000,
+    tsne: Annotated[int, typer.Option(help="Pictures per t-SNE panel; 0 for none.")] = 3840,
+    out: Out = None,
+    resume: Resume = False,
+    seed: Seed = 0,
+    device: Device = "auto",
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Train classifiers on originals and counterfactuals; measure what they look at."""
+    from counterlens.workflows.cgn_evaluate import evaluate as run_evaluate
+
+    run = run_evaluate(
+        which,
+        cgns=cgns,
+        gans=gans,
+        mnist=mnist,
+        textures=textures,
+        count=count,
+        ratio=ratio,
+        originals=originals,
+        epochs=epochs,
+        sizes=sizes,
+        ratios=ratios,
+        seen=seen,
+        tsne=tsne,
+        out=out,
+        resume=resume,
+        seed=seed,
+        device=device,
+        quiet=quiet,
+    )
+    finish(run, as_json=as_json, quiet=quiet)

@@ -1,0 +1,210 @@
+"""Losses of the counterfactual generative network for digits, and of the GAN beside it.
+
+Paper: Sauer and Geiger 2021 (cgn2021, section 3 and its MNIST code); cgnstudy2022 for the edge
+       loss; Mao et al. 2017 (lsgan2017); Gatys et al. 2016 (gatys2016).
+Differs: every term is a mean over the pictures of one network, summed over the networks of a
+       stack, so that each learns as if alone. The study's text and its code define two edge
+       losses; both are here.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional
+
+from counterlens.errors import InputError
+from counterlens.generators.cgn import Fills, Masks, compose
+from counterlens.losses.inner import Batch
+from counterlens.models.vgg import VGG16
+
+STYLE_SCALE = 5000.0
+BORDER = 3
+Scores2 = Float[Tensor, "b s"]
+
+
+def least_squares(scores: Scores2, wanted: float) -> Float[Tensor, ""]:
+    """How far the critic's scores are from the wanted one.
+
+    Equation: lsgan2017 (9)   mean (D(x) − wanted)²
+    """
+    return (scores - wanted).square().mean() * scores.shape[1]
+
+
+def binary_entropy(mask: Masks) -> Float[Tensor, ""]:
+    """Bits of doubt in the mask: 0 for black and white, 1 for grey.
+
+    Equation: cgn2021 §3.1   mean −m log₂ m − (1 − m) log₂(1 − m)
+    """
+    doubt = -(mask * mask.log2() + (1 - mask) * (1 - mask).log2())
+    return doubt.mean() * mask.shape[1]
+
+
+def gram(x: Float[Tensor, "b d h w"]) -> Float[Tensor, "b d d"]:
+    """Which features occur together, wherever that is.
+
+    Equation: gatys2016 (3)   G_ij = Σ_p F_ip F_jp / (C H W)
+    """
+    flat = x.flatten(2)
+    return flat @ flat.transpose(1, 2) / flat[0].numel()
+
+
+def style_loss(
+    made: Fills, real: Fills, features: VGG16, weights: Sequence[float]
+) -> Float[Tensor, ""]:
+    """Distance of the Gram matrices of made and real pictures, row by row.
+
+    Equation: cgn2021 §A   Σ_l 5000 w_l² mean |G_l(x) − G_l(x̂)|
+
+    Args:
+        made, real: pictures in [−1, 1], fed to VGG-16 as they are; the pairs are arbitrary.
+        weights: one per tap; a tap of weight 0 is not computed.
+    """
+    wanted = tuple(w != 0 for w in weights)
+    with torch.no_grad():
+        targets = [gram(tap) for tap in features(real.flatten(0, 1), wanted)]
+    found = [gram(tap) for tap in features(made.flatten(0, 1), wanted)]
+    total = made.new_zeros(())
+    for weight, one, other in zip((w for w in weights if w), found, targets, strict=True):
+        total = total + STYLE_SCALE * weight**2 * (one - other).abs().mean()
+    return total * made.shape[1]
+
+
+def edge_loss(mask: Masks) -> Float[Tensor, ""]:
+    """Mask on the outer three pixels, where no digit is: it tells a mask from its negative.
+
+    Equation: cgnstudy2022 §3.3   1/N Σ_p m_p [p within 3 px of the border]
+    """
+    return (mask * _border(mask, BORDER, BORDER)).mean() * mask.shape[1]
+
+
+def edge_loss_of_code(mask: Masks) -> Float[Tensor, ""]:
+    """What the study's program computes: border less centre, over three equal channels.
+
+    Equation: cgnstudy2022 code   (Σ_edge m − Σ_centre m) / (H W B), edge 6 px, 7 below and right
+    """
+    edge = _border(mask, 6, 7)
+    return 3 * (mask * (2 * edge - 1)).sum() / (len(mask) * edge.numel())
+
+
+EDGES: dict[str, Callable[[Masks], Float[Tensor, ""]]] = {
+    "study": edge_loss,
+    "code": edge_loss_of_code,
+}
+
+
+def _border(mask: Masks, first: int, last: int) -> Float[Tensor, "h w"]:
+    h, w = mask.shape[3:]
+    inner = mask.new_zeros(h, w)
+    inner[first : h - last, first : w - last] = 1
+    return 1 - inner
+
+
+@dataclass
+class Game:
+    """What the two players of one training share.
+
+    Args:
+        critic: the network of the second player.
+        features: VGG-16 for the style loss, or None where all its weights are 0.
+        style: weights of the taps.
+        entropy, edge: weights of the terms.
+        edge_form: "study" (its formula) or "code" (its program).
+        made: the last pictures of the generator, from which the critic then learns.
+    """
+
+    critic: nn.Module
+    features: VGG16 | None
+    style: tuple[float, ...]
+    entropy: float
+    edge: float
+    edge_form: str = "study"
+    made: Tensor | None = field(default=None)
+
+    def __post_init__(self) -> None:
+        if self.edge_form not in EDGES:
+            raise InputError(f"edge_form is {self.edge_form!r}, expected study or code.")
+
+    def keep(self, x: Fills) -> None:
+        """Remember pictures in place: a captured graph writes to the same memory each time."""
+        if self.made is None:
+            self.made = torch.empty_like(x, requires_grad=False)
+        self.made.copy_(x.detach())
+
+    def judge(self, x: Fills, batch: Batch) -> Scores2:
+        """The critic's scores, through which only the generator learns."""
+        with _still(self.critic):
+            scores: Scores2 = self.critic(x, batch["y"], batch["keep"][:2])
+        return scores
+
+    def generator_terms(self, net: nn.Module, batch: Batch, step: int) -> dict[str, Tensor]:
+        """What the CGN minimises.
+
+        Equation: cgn2021 (3)   L_GAN + λ₁ L_mask + L_style + λ₂ L_edge
+        """
+        mask, front, behind = net(batch["u"], batch["y"], batch["places"])
+        x = compose(mask, front, behind)
+        self.keep(x)
+        terms = {
+            "fool": least_squares(self.judge(x, batch), 1.0),
+            "entropy": self.entropy * binary_entropy(mask),
+        }
+        if self.features is not None:
+            terms["style"] = style_loss(x, batch["x"], self.features, self.style)
+        if self.edge:
+            terms["edge"] = self.edge * EDGES[self.edge_form](mask)
+        return terms
+
+    def critic_terms(self, net: nn.Module, batch: Batch, step: int) -> dict[str, Tensor]:
+        """What the critic minimises, on the pictures the generator has just made.
+
+        Equation: lsgan2017 (9)   ½ (mean (D(x) − 1)² + mean D(x̂)²)
+        """
+        assert self.made is not None
+        keep = batch["keep"]
+        return {
+            "real": least_squares(net(batch["x"], batch["labels"], keep[2:4]), 1.0) / 2,
+            "fake": least_squares(net(self.made, batch["y"], keep[4:6]), 0.0) / 2,
+        }
+
+    def gan_terms(self, net: nn.Module, batch: Batch, step: int) -> dict[str, Tensor]:
+        """What the baseline's generator minimises.
+
+        Equation: dcgan2016 §3   mean −log σ(D(x̂))
+        """
+        x = net(batch["u"], batch["y"])
+        self.keep(x)
+        return {"fool": _cross(self.judge(x, batch), 1.0)}
+
+    def gan_critic_terms(self, net: nn.Module, batch: Batch, step: int) -> dict[str, Tensor]:
+        """What the baseline's critic minimises.
+
+        Equation: dcgan2016 §3   ½ (mean −log σ(D(x)) + mean −log(1 − σ(D(x̂))))
+        """
+        assert self.made is not None
+        keep = batch["keep"]
+        return {
+            "real": _cross(net(batch["x"], batch["labels"], keep[2:4]), 1.0) / 2,
+            "fake": _cross(net(self.made, batch["y"], keep[4:6]), 0.0) / 2,
+        }
+
+
+def _cross(scores: Scores2, wanted: float) -> Float[Tensor, ""]:
+    goal = torch.full_like(scores, wanted)
+    return functional.binary_cross_entropy_with_logits(scores, goal) * scores.shape[1]
+
+
+@contextmanager
+def _still(net: nn.Module) -> Iterator[None]:
+    """Inside, nothing is recorded for the weights of a network."""
+    weights = [p for p in net.parameters() if p.requires_grad]
+    for weight in weights:
+        weight.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for weight in weights:
+            weight.requires_grad_(True)

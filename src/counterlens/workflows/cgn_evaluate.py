@@ -1,0 +1,400 @@
+"""Classifiers that learn from counterfactuals, compared with those that learn from the originals.
+
+Arms: the original data; a GAN's pictures; counterfactuals; the original with either. Each arm is
+trained once per seed (generator and classifier), the last epoch counts, every result is kept.
+All networks that see equally many pictures are trained as one stack.
+
+Planned cost on one H200, before the first run: 50,000 pictures and 10 epochs are 7,810 updates,
+9 networks in one stack: about 1 ms each with graphs, 10 s; the combined arms twice that. A million
+pictures are 156,250 updates: 3 to 5 minutes for 12 networks.
+
+Paper: Sauer and Geiger 2021 (cgn2021, Table 3); cgnstudy2022 (Table 3, figures 4, 6, 7 and 10).
+Differs: CGNs trained from scratch, not picked by hand. `originals` limits how many originals the
+       combined arms see: they are where the shortcut is learnt.
+"""
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from counterlens.classifier import pick_device
+from counterlens.data.digit_factors import open_digits
+from counterlens.data.mnist_variants import Variant, independence, variant
+from counterlens.errors import CounterlensError, InputError
+from counterlens.generators import cgn
+from counterlens.generators.cgn import CGN, DCGAN
+from counterlens.metrics.intervals import wilson
+from counterlens.models import checkpoint
+from counterlens.models.digit_net import DigitNet
+from counterlens.runs import Number, Run, new_folder
+from counterlens.workflows import cgn_figures as figures
+from counterlens.workflows.cgn_data import make
+from counterlens.workflows.cgn_measure import (
+    Test,
+    as_classifier,
+    flips,
+    open_test,
+    overlap,
+    pooled,
+)
+from counterlens.workflows.digit_stack import Pool, Say, answers, single, train_stack
+from counterlens.workflows.train import device_name
+from counterlens.workflows.training_report import write_report
+
+ARMS = ("original", "gan", "cgn", "original+gan", "original+cgn")
+HELD_OUT = 10_000
+FRESH = 1_000  # added to the seed of counterfactuals nobody learns from
+
+
+@dataclass(frozen=True)
+class _Source:
+    """A generator with its card; the i-th of each kind belongs to seed i."""
+
+    net: CGN | DCGAN
+    card: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class _Trained:
+    """One classifier: its arm, seed, place in its stack, and the rows it learnt from."""
+
+    arm: str
+    seed: int
+    net: DigitNet
+    place: int
+    rows: Tensor
+
+
+def evaluate(
+    which: str,
+    *,
+    cgns: Sequence[str],
+    gans: Sequence[str] = (),
+    mnist: str = "sample:mnist",
+    textures: str | None = None,
+    count: int = 50_000,
+    ratio: int = 1,
+    originals: int | None = None,
+    epochs: int = 10,
+    sizes: Sequence[int] = (),
+    ratios: Sequence[int] = (1, 5, 10, 20),
+    seen: int = 10_000,
+    tsne: int = 3840,
+    out: Path | None = None,
+    resume: bool = False,
+    seed: int = 0,
+    device: str = "auto",
+    quiet: bool = False,
+) -> Run:
+    """Train and measure the classifiers of one set (Table 3), or its size × ratio ablation.
+
+    Args:
+        cgns, gans: runs of `cgn train`, or their seed-N folders; without GANs those arms are left
+            out.
+        count, ratio: counterfactuals per arm, and pictures per mask.
+        originals: how many originals the combined arms see; all of them without.
+        sizes: sizes of the ablation; with them only the ablation is run.
+        ratios: ratios of the ablation.
+        seen: test pictures whose heat maps are compared with masks.
+        tsne: pictures in each t-SNE panel; 0 for none.
+    """
+    say: Say = (
+        (lambda line: None) if quiet else (lambda line: print(line, file=sys.stderr, flush=True))
+    )
+    digits = open_digits(mnist)
+    train = variant(which, "train", digits, textures=textures)
+    test = variant(which, "test", digits, textures=textures)
+    makers = {
+        "cgn": _sources(cgns, "cgn", train),
+        "gan": _sources(gans, "gan", train),
+    }
+    if not makers["cgn"]:
+        raise InputError("no CGN came, expected --cgn RUN of counterlens cgn train.")
+    asked = {
+        "set": which, "cgns": list(cgns), "gans": list(gans), "mnist": mnist, "textures": textures,
+        "count": count, "ratio": ratio, "originals": originals, "epochs": epochs,
+        "sizes": list(sizes), "ratios": list(ratios), "seen": seen, "tsne": tsne, "seed": seed,
+    }  # fmt: skip
+    folder = out or new_folder("cgn-evaluate", which)
+    run = Run.create(folder, "cgn evaluate", asked, resume=resume)
+    where = pick_device(device)
+    if where.type == "cuda":
+        torch.backends.cudnn.benchmark = True
+        torch.set_float32_matmul_precision("high")
+    for source in (*makers["cgn"], *makers["gan"]):
+        source.net.to(where)
+    run.write_table("independence", independence(test))
+    run.note(model=f"{which}-mnist classifiers", data=which, device=device_name(where), seed=seed)
+    asked_test = open_test(test, where, seed=seed)
+    if sizes:
+        _ablate(run, makers["cgn"], asked_test, sizes, ratios, epochs, say)
+    else:
+        pool, arms = _arms(train, makers, count, ratio, originals, where)
+        trained = _train(run, pool, arms, epochs, say)
+        rows = _measure(run, trained, pool, asked_test, makers["cgn"], seen, say)
+        _numbers(run, rows, which, count, len(test))
+        _figures(run, trained, asked_test, makers["cgn"], rows, tsne, seed)
+    write_report(run, quiet=quiet)
+    run.finish()
+    return run
+
+
+def _sources(specs: Sequence[str], kind: str, train: Variant) -> list[_Source]:
+    """Generators of a kind, each checked to imitate this very data."""
+    found = []
+    for spec in specs:
+        folders = sorted(Path(spec).glob("seed-*"), key=lambda p: int(p.name[5:]))
+        for one in [str(folder) for folder in folders] or [spec]:
+            net, card = cgn.load(one)
+            if card["kind"] != kind or card["set"] != train.which:
+                raise InputError(
+                    f"{one} holds a {card['kind']} of {card['set']}, expected a {kind} of "
+                    f"{train.which}."
+                )
+            if card["data"]["fingerprint"] != train.fingerprint:
+                raise InputError(
+                    f"{one} was trained on other {train.which} data than this. Give the same "
+                    "--mnist and --textures as in its training."
+                )
+            found.append(_Source(net, card))
+    return found
+
+
+def _arms(
+    train: Variant,
+    makers: Mapping[str, Sequence[_Source]],
+    count: int,
+    ratio: int,
+    originals: int | None,
+    device: torch.device,
+) -> tuple[Pool, list[tuple[str, int, Tensor]]]:
+    """All pictures on the device, and which of them each classifier learns from."""
+    parts = [(train.pixels().to(device), train.labels.to(device))]
+    first = torch.arange(len(train))
+    some = first if originals is None else first[:: max(1, len(train) // originals)][:originals]
+    arms: list[tuple[str, int, Tensor]] = []
+    start = len(train)
+    for i in range(len(makers["cgn"])):
+        arms.append(("original", i, first))
+        for kind in ("gan", "cgn"):
+            if i >= len(makers[kind]):
+                continue
+            x, y = make(makers[kind][i].net, count, ratio=ratio if kind == "cgn" else 1, seed=i)
+            parts.append((x, y))
+            rows = torch.arange(start, start + len(x))
+            start += len(x)
+            arms += [(kind, i, rows), (f"original+{kind}", i, torch.cat([some, rows]))]
+    return Pool(torch.cat([p[0] for p in parts]), torch.cat([p[1] for p in parts])), arms
+
+
+def _train(
+    run: Run, pool: Pool, arms: Sequence[tuple[str, int, Tensor]], epochs: int, say: Say
+) -> list[_Trained]:
+    """Every arm, those of equal size together; in the order of ARMS."""
+    groups: dict[int, list[tuple[str, int, Tensor]]] = {}
+    for arm in arms:
+        groups.setdefault(len(arm[2]), []).append(arm)
+    trained = []
+    for size, group in groups.items():
+        say(f"{len(group)} classifiers of {size} pictures")
+        net = train_stack(
+            pool,
+            [rows for _, _, rows in group],
+            [seed for _, seed, _ in group],
+            epochs=epochs,
+            folder=run.folder / "state" / f"classifiers-{size}",
+            say=say,
+            graph=pool.x.is_cuda,
+        )
+        trained += [_Trained(a, s, net, i, rows) for i, (a, s, rows) in enumerate(group)]
+    for one in trained:
+        name = f"{one.arm.replace('+', '-')}-{one.seed}"
+        alone = as_classifier(single(one.net, one.place).cpu(), name)
+        card = {
+            "architecture": {"kind": "digit-net"},
+            "training": {"arm": one.arm, "seed": one.seed},
+        }
+        checkpoint.save(run.folder / "classifiers" / name, alone, card, half=True)
+    return sorted(trained, key=lambda t: (ARMS.index(t.arm), t.seed))
+
+
+def _measure(
+    run: Run,
+    trained: Sequence[_Trained],
+    pool: Pool,
+    test: Test,
+    makers: Sequence[_Source],
+    seen: int,
+    say: Say,
+) -> list[dict[str, Any]]:
+    """One row per classifier."""
+    said, turned = {}, {}
+    for one in trained:
+        if id(one.net) not in said:
+            said[id(one.net)] = answers(one.net, test.x)
+            turned[id(one.net)] = flips(one.net, test)
+    fresh = {
+        i: make(source.net, max(100, min(HELD_OUT, len(test.x)) // 100 * 100), seed=FRESH + i)
+        for i, source in enumerate(makers)
+    }
+    rows = []
+    for one in trained:
+        alone = single(one.net, one.place).to(test.x.device)
+        part = one.rows[:: max(1, len(one.rows) // HELD_OUT)].to(pool.x.device)
+        x, y = fresh[one.seed]
+        both, object_alone = overlap(alone, test, count=seen)
+        row: dict[str, Any] = {
+            "arm": one.arm,
+            "seed": one.seed,
+            "pictures": len(one.rows),
+            "train": _share(answers(alone, pool.x[part])[:, 0] == pool.y[part]),
+            "test": _share(said[id(one.net)][:, one.place] == test.y),
+            "counterfactual": _share(answers(alone, x)[:, 0] == y),
+            "iou": both.mean().item(),
+            "object_iou": object_alone.mean().item(),
+            **{f"flips_{k}": v[one.place].item() for k, v in turned[id(one.net)].items()},
+            "intact": makers[one.seed].card["training"]["intact"],
+        }
+        rows.append({k: round(v, 4) if isinstance(v, float) else v for k, v in row.items()})
+        say(" · ".join(f"{k} {v}" for k, v in rows[-1].items()))
+        run.write_table("classifiers", rows)
+    return rows
+
+
+def _share(right: Tensor) -> float:
+    return float(right.float().mean())
+
+
+def _numbers(run: Run, rows: Sequence[Mapping[str, Any]], which: str, count: int, n: int) -> None:
+    """Medians over the seeds; the interval is that of the median seed's test pictures."""
+    found = {}
+    for arm in ARMS:
+        here = [row for row in rows if row["arm"] == arm]
+        if not here:
+            continue
+        for key in (
+            "test",
+            "train",
+            "counterfactual",
+            "iou",
+            *(k for k in here[0] if "flips" in k),
+        ):
+            values = sorted(row[key] for row in here)
+            middle = values[(len(values) - 1) // 2]
+            all_of_them = ", ".join(f"{100 * row[key]:.1f}" for row in here)
+            told = f"{which}, {arm}, {count} made pictures, last epoch; median of {all_of_them}"
+            low, high = wilson(round(middle * n), n)
+            if key in ("train", "counterfactual", "iou"):  # not shares of the test pictures
+                ends: tuple[float | None, float | None] = (None, None)
+            else:
+                ends = (min(low, middle), max(high, middle))
+            number = Number(middle, n, ends[0], ends[1], told)
+            found[f"cgn.{arm.replace('+', '_')}.{key}"] = number
+    run.add_numbers(found)
+
+
+def _figures(
+    run: Run,
+    trained: Sequence[_Trained],
+    test: Test,
+    makers: Sequence[_Source],
+    rows: Sequence[Mapping[str, Any]],
+    tsne: int,
+    seed: int,
+) -> None:
+    device = test.x.device
+    nets = {t.arm: single(t.net, t.place).to(device) for t in trained if t.seed == 0}
+    made = [figures.heat_figure(run, nets, test)]
+    dots = [(row["intact"], row["test"]) for row in rows if row["arm"] == "cgn"]
+    made.append(figures.mask_figure(run, dots))
+    if tsne:
+        x, y = make(makers[0].net, max(100, tsne // 100 * 100), seed=FRESH)
+        panels = {}
+        for arm in ("original", "cgn"):
+            panels[f"{arm}, test pictures"] = (
+                pooled(nets[arm], test.x[:tsne]),
+                test.y[:tsne].cpu(),
+            )
+            panels[f"{arm}, counterfactuals"] = (pooled(nets[arm], x[:tsne]), y[:tsne].cpu())
+        made.append(figures.plane_figure(run, panels, seed=seed))
+    run.write_table("gallery", made)
+
+
+def _ablate(
+    run: Run,
+    makers: Sequence[_Source],
+    test: Test,
+    sizes: Sequence[int],
+    ratios: Sequence[int],
+    epochs: int,
+    say: Say,
+) -> None:
+    """Counterfactuals alone, every size and ratio; the networks of one size are one stack."""
+    rows: list[dict[str, Any]] = run.table("sizes")
+    for size in sizes:
+        if any(row["size"] == size for row in rows):
+            continue
+        cells = [(ratio, i) for ratio in ratios for i in range(len(makers))]
+        parts = [make(makers[i].net, size, ratio=ratio, seed=i) for ratio, i in cells]
+        least = min(len(x) for x, _ in parts)
+        starts = np.cumsum([0, *(len(x) for x, _ in parts[:-1])]).tolist()
+        pool = Pool(torch.cat([x for x, _ in parts]), torch.cat([y for _, y in parts]))
+        del parts
+        arms = [torch.arange(start, start + least) for start in starts]
+        say(f"{len(arms)} classifiers of {least} counterfactuals")
+        net = train_stack(
+            pool, arms, [i for _, i in cells], epochs=epochs, say=say, graph=pool.x.is_cuda,
+            folder=run.folder / "state" / f"size-{size}",
+        )  # fmt: skip
+        right = (answers(net, test.x) == test.y[:, None]).float().mean(0).tolist()
+        rows += [
+            {"size": size, "ratio": ratio, "seed": i, "test": round(share, 4)}
+            for (ratio, i), share in zip(cells, right, strict=True)
+        ]
+        run.write_table("sizes", rows)
+        for row in rows[-len(cells) :]:
+            say(" · ".join(f"{k} {v}" for k, v in row.items()))
+    run.write_table("gallery", [figures.ablation_figure(run, rows)])
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """`python -m counterlens.workflows.cgn_evaluate`: for machines without the command line."""
+    parser = argparse.ArgumentParser(description=evaluate.__doc__)
+    parser.add_argument("which")
+    parser.add_argument("--cgn", action="append", default=[], dest="cgns")
+    parser.add_argument("--gan", action="append", default=[], dest="gans")
+    parser.add_argument("--mnist", default="sample:mnist")
+    parser.add_argument("--textures")
+    for name, value in (("count", 50_000), ("ratio", 1), ("epochs", 10), ("seen", 10_000)):
+        parser.add_argument(f"--{name}", type=int, default=value)
+    parser.add_argument("--originals", type=int)
+    parser.add_argument("--sizes", type=_numbers_list, default=[])
+    parser.add_argument("--ratios", type=_numbers_list, default=[1, 5, 10, 20])
+    parser.add_argument("--tsne", type=int, default=3840)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--resume", action="store_true")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--quiet", action="store_true")
+    given = vars(parser.parse_args(arguments))
+    try:
+        print(evaluate(given.pop("which"), **given).folder)
+    except CounterlensError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+def _numbers_list(text: str) -> list[int]:
+    return [int(float(part)) for part in text.split(",")]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,90 @@
+"""Are the masks of a CGN still digits? A criterion fixed before any training was looked at.
+
+A digit's masks are intact if a reader, trained on real digits, reads at least 85 % of them right,
+their mean area is 5 to 60 % of the picture, and they are brighter in the centre than at the
+border. A mask that has turned into its negative fails all three.
+
+Paper: the collapse is described in cgnstudy2022 (appendix C).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from counterlens.data.digit_factors import DIGITS, Digits
+from counterlens.data.mnist_variants import MASK_ABOVE, OBJECT_ABOVE
+from counterlens.generators.cgn import CGN, NOISE
+from counterlens.models.digit_net import DigitNet
+from counterlens.workflows.digit_stack import Pool, pieces, train_stack
+
+READ, LEAST_AREA, MOST_AREA = 0.85, 0.05, 0.60
+BORDER, CENTRE = 3, 8
+PER_DIGIT = 100
+
+
+@dataclass(frozen=True)
+class Health:
+    """What was found about the masks of each network (s) and digit.
+
+    Args:
+        read: share of masks that the reader takes for the digit.
+        area: mean of the mask.
+        inside: mean of the mask in the central 16 × 16 less that of the outer 3 pixels.
+    """
+
+    read: Float[Tensor, "s 10"]
+    area: Float[Tensor, "s 10"]
+    inside: Float[Tensor, "s 10"]
+
+    @property
+    def intact(self) -> Bool[Tensor, "s 10"]:
+        """Which digits have intact masks."""
+        fits = (self.area >= LEAST_AREA) & (self.area <= MOST_AREA)
+        return (self.read >= READ) & fits & (self.inside > 0)
+
+
+def train_reader(
+    digits: Digits,
+    *,
+    folder: Path,
+    device: torch.device,
+    say: Callable[[str], None],
+    epochs: int = 3,
+    graph: bool = False,
+) -> DigitNet:
+    """A network that reads masks: real digits, a third each as they are, above 0.1, above 0.5."""
+    grey = digits.grey
+    turn = np.arange(len(grey))[:, None, None] % 3
+    faint, strong = grey > OBJECT_ABOVE * 255, grey > MASK_ABOVE * 255
+    shown = np.where(turn == 0, grey, np.where(turn == 1, faint, strong) * np.uint8(255))
+    x = torch.from_numpy(shown.astype(np.uint8))[:, None].expand(-1, 3, -1, -1).contiguous()
+    pool = Pool(x.to(device), torch.from_numpy(digits.labels.copy()).to(device))
+    rows = torch.arange(len(x))
+    return train_stack(pool, [rows], [0], epochs=epochs, folder=folder, say=say, graph=graph)
+
+
+@torch.no_grad()
+def examine(net: CGN, reader: DigitNet, *, count: int = PER_DIGIT, seed: int = 0) -> Health:
+    """Look at `count` masks of every digit of every network of a stack; `net` is in eval mode."""
+    device = next(net.parameters()).device
+    generator = torch.Generator().manual_seed(seed)
+    u = torch.randn(DIGITS * count, net.stack, NOISE, generator=generator).to(device)
+    y = torch.arange(DIGITS, device=device).repeat_interleave(count)
+    masks = net.masks(u, y[:, None].expand(-1, net.stack))[:, :, 0]
+    flat = masks.flatten(0, 1)[:, None].expand(-1, 3, -1, -1)
+    said = torch.cat([reader(part * 2 - 1).argmax(1) for part in pieces(flat, 2000)])
+    right = said.view(len(y), net.stack) == y[:, None]
+    edge = torch.ones(32, 32, dtype=torch.bool, device=device)
+    edge[BORDER:-BORDER, BORDER:-BORDER] = False
+    centre = masks[:, :, CENTRE:-CENTRE, CENTRE:-CENTRE].mean((2, 3))
+    inside = centre - masks[:, :, edge].mean(2)
+    read, area, inner = (
+        value.float().view(DIGITS, count, net.stack).mean(1).T.cpu()
+        for value in (right, masks.mean((2, 3)), inside)
+    )
+    return Health(read, area, inner)

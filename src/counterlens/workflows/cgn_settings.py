@@ -1,0 +1,84 @@
+"""Settings of the CGN trainings: those of the papers' code for each set, and which try is next.
+
+Paper: Sauer and Geiger 2021 (cgn2021, MNIST code); cgnstudy2022 for the edge loss.
+"""
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from counterlens.data.mnist_variants import WHICH
+from counterlens.errors import InputError
+from counterlens.generators.cgn import CLASSES, KINDS
+
+SETS: dict[str, dict[str, Any]] = {
+    "coloured": {
+        "entropy": 0.1, "style": [0.05, 0.1, 0.01, 0.0], "critic": "linear", "critic_width": 512,
+        "init": "orthogonal", "gain": 0.1,
+    },
+    "double-coloured": {
+        "entropy": 0.3, "style": [0.0, 0.05, 0.0, 0.05], "critic": "linear", "critic_width": 512,
+        "init": "orthogonal", "gain": 0.2,
+    },
+    "wildlife": {
+        "entropy": 0.3, "style": [0.01, 0.05, 0.0, 0.01], "critic": "conv", "critic_width": 32,
+        "init": "normal", "gain": 0.03,
+    },
+}  # fmt: skip
+COMMON: dict[str, Any] = {
+    "epochs": 15, "batch": 16, "lr": 2e-4, "width": 32, "shuffle": "shift", "edge": 1.0,
+    "edge_form": "study", "attempts": 6, "stack": 12, "reader_epochs": 3,
+    "examined": 100, "limit": None, "graph": "auto",
+}  # fmt: skip
+GAN = {"critic": "linear", "critic_width": 512, "init": "normal", "gain": 0.02, "attempts": 1}
+
+
+def defaults(which: str, kind: str) -> dict[str, Any]:
+    """The settings of a set, as the papers' code has them."""
+    if which not in WHICH:
+        raise InputError(f"no set {which!r}, expected one of {', '.join(WHICH)}.")
+    if kind not in KINDS:
+        raise InputError(f"kind is {kind!r}, expected cgn or gan.")
+    return copy.deepcopy({**COMMON, **SETS[which], **(GAN if kind == "gan" else {})})
+
+
+def next_round(
+    rows: Sequence[Mapping[str, Any]], seeds: Sequence[int], attempts: int, stack: int
+) -> list[tuple[int, int]]:
+    """Which (seed, attempt) to train next; a stack has room for several attempts of a seed.
+
+    >>> next_round([], [0, 1, 2], 6, 12)
+    [(0, 0), (1, 0), (2, 0)]
+    >>> done = [{"seed": s, "attempt": 0, "intact": 10 - s} for s in (0, 1)]
+    >>> next_round(done, [0, 1], 3, 12)
+    [(1, 1), (1, 2)]
+    """
+    tried = {seed: [row for row in rows if row["seed"] == seed] for seed in seeds}
+    waiting = [
+        seed
+        for seed in seeds
+        if len(tried[seed]) < attempts and not any(row["intact"] == CLASSES for row in tried[seed])
+    ]
+    if not rows:
+        return [(seed, 0) for seed in waiting]
+    copies = max(1, stack // max(1, len(waiting)))
+    return [
+        (seed, attempt)
+        for seed in waiting
+        for attempt in range(len(tried[seed]), min(attempts, len(tried[seed]) + copies))
+    ]
+
+
+def numbers_of(text: str) -> list[int]:
+    """Seeds as people write them.
+
+    >>> numbers_of("0-2,7")
+    [0, 1, 2, 7]
+    """
+    found: list[int] = []
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not first.isdigit() or (dash and not last.isdigit()):
+            raise InputError(f"seeds are {text!r}, expected numbers such as 0,1,2 or 0-9.")
+        found += range(int(first), int(last or first) + 1)
+    return found
