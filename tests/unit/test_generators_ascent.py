@@ -220,7 +220,7 @@ def test_memory_is_parsed_and_buys_steps(model):
     step, picture = measure(model, one, SHORT)
     assert step > picture > 0
     assert steps_to_keep(model, start, SHORT, 10**9) == (3, 4)
-    few, images = steps_to_keep(model, start, SHORT, int(1.2 * (step + 2 * picture)))
+    few, images = steps_to_keep(model, start, SHORT, int(1.2 * (step + picture)))
     assert few <= 1 and images == 1
     with pytest.raises(InputError, match="memory is 'lots'"):
         parse_memory("lots")

@@ -15,6 +15,7 @@ from typing import Literal
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from counterlens.ball import Seeds, mix, normal
 from counterlens.generators.cutouts import cutouts, seen
@@ -147,19 +148,23 @@ def ascend(
     """
     first: list[Images] = []
     trace: list[Scores] = []
+    lean = kept is not None and kept < settings.steps
 
     def look(values: Values, k: int) -> Look:
         chain = ddim(
             model, values["z"], values["cond"], values["null"],
             guidance=settings.guidance, last=settings.last, kept=kept,
         )  # fmt: skip
-        images = [model.decode(z) for z in chain.originals]
-        judged = score(terms, images[-1].detach())
-        raised = _raised(terms, images, settings, mix(seeds, k)) if k < settings.updates else judged
+        if k == settings.updates:
+            x = model.decode(chain.originals[-1])
+            judged = raised = score(terms, x)
+        else:
+            raised, x = _raised(model, terms, chain.originals, settings, mix(seeds, k), lean)
+            judged = score(terms, x)
         if not first:
-            first.append(images[-1].detach())
+            first.append(x)
         trace.append(judged)
-        return Look(raised, judged, images[-1])
+        return Look(raised, judged, x)
 
     length = start.z.flatten(1).norm(dim=1)
     groups = {
@@ -217,12 +222,27 @@ def augmented(terms: Sequence[Term], x: Images, settings: Settings, seeds: Seeds
 
 
 def _raised(
-    terms: Sequence[Term], images: Sequence[Images], settings: Settings, seeds: Seeds
-) -> Scores:
-    """Later predictions of the clean image count more: 1/6, 2/6, 3/6."""
-    weights = torch.arange(1, len(images) + 1, dtype=torch.float32)
-    weights = weights / weights.sum()
-    total = torch.zeros((), device=images[0].device)
-    for number, (weight, x) in enumerate(zip(weights.tolist(), images, strict=True)):
-        total = total + weight * augmented(terms, x, settings, mix(seeds, 1000 + number))
-    return total
+    model: LatentDiffusion,
+    terms: Sequence[Term],
+    originals: Sequence[Latents],
+    settings: Settings,
+    seeds: Seeds,
+    lean: bool,
+) -> tuple[Scores, Images]:
+    """The augmented score, later predictions of the clean image counting more, and the last image.
+
+    Equation: digin2024 code   Σ_i i / (1 + 2 + 3) · score(D(x̂₀^(i)))
+
+    Where memory is short, decoding and asking are computed again in the backward pass.
+    """
+    whole = len(originals) * (len(originals) + 1) / 2
+    total, last = torch.zeros((), device=seeds.device), torch.zeros(0)
+    for number, z in enumerate(originals, 1):
+
+        def worth(z: Latents, salt: int = number) -> tuple[Scores, Images]:
+            x = model.decode(z)
+            return augmented(terms, x, settings, mix(seeds, 1000 + salt)), x
+
+        found, x = checkpoint(worth, z, use_reentrant=False) if lean else worth(z)
+        total, last = total + number / whole * found, x.detach()
+    return total, last

@@ -56,11 +56,13 @@ def steps_to_keep(
     """
     one = Inputs(start.z[:1], start.cond[:1], start.null[:1])
     step, picture = measure(model, one, settings)
-    each = SLACK * (settings.last * picture + step)
-    images = max(1, min(len(start.z), int(budget / each)))
-    left = budget / SLACK - images * settings.last * picture
-    steps = int(left // (images * step)) if step else settings.steps
-    return max(0, min(settings.steps, steps)), images
+    room = budget / SLACK
+    whole = settings.steps * step + settings.last * picture
+    images = max(1, min(len(start.z), int(room / (step + picture))))
+    if images * whole <= room:
+        return settings.steps, images
+    steps = int((room / images - picture) // step)  # decoded images are computed again, too
+    return max(0, min(settings.steps - 1, steps)), images
 
 
 def measure(model: LatentDiffusion, one: Inputs, settings: Settings) -> tuple[int, int]:

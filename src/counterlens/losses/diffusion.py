@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 Batch = Mapping[str, Tensor]
 
-KL_WEIGHT = 1e-5
+KL_WEIGHT = 5e-5
 
 
 def autoencoding(net: Any, batch: Batch, step: int, *, kl: float = KL_WEIGHT) -> dict[str, Tensor]:
