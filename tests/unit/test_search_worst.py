@@ -266,3 +266,22 @@ def test_bad_models_are_named():
         robust(net, x, y, Ball("l2", 0.1), settings=replace(QUICK, batch=0))
     with pytest.raises(InputError, match="one per row"):
         robust(net, x, y, Ball("l2", torch.ones(2)), settings=QUICK)
+
+
+def test_fast_finds_what_a_linear_boundary_allows_and_is_never_trusted():
+    """The distance to the boundary of a linear model is exact; no attack passes it."""
+    model = Linear(5, 27)
+    x = 0.5 + 0.05 * torch.randn(12, 3, 3, 3, generator=torch.Generator().manual_seed(1))
+    y = model(x).argmax(1)
+    gaps = model(x).gather(1, y[:, None]) - model(x)
+    w = model.weight.detach()
+    slopes = torch.linalg.vector_norm(w[None] - w[y][:, None], 2, dim=2).clamp_min(1e-9)
+    exact = (gaps / slopes).scatter(1, y[:, None], torch.inf).amin(1).detach()
+    radius = exact.median().item() * 1.02
+    found = robust(model, x, y, Ball("l2", radius), version="fast", settings=Settings(batch=16))
+    clear = (exact / radius - 1).abs() > 0.01
+    assert torch.equal(found.robust[clear], (exact > radius)[clear])
+    assert found.trust.verdict != "trusted"
+    assert any("upper bound" in reason for reason in found.trust.reasons)
+    assert [stage.variants for stage in stages_of("fast", 10, "l2")[0]] == [1, 3]
+    assert "AutoAttack" not in found.protocol

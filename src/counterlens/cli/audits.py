@@ -51,7 +51,7 @@ def audit(
     ] = None,
     attack_version: Annotated[
         str,
-        typer.Option(help="standard, plus, rand, ratio-era, or fast (APGD alone, an upper bound)."),
+        typer.Option(help="standard, plus, rand, ratio-era, or fast (APGD alone: a first look)."),
     ] = "standard",
     attack_points: Annotated[int, typer.Option(help="How many images to attack.")] = 1000,
     budget: Annotated[

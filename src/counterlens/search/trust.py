@@ -84,6 +84,9 @@ def examine(
 ) -> Trust:
     """Judge a finished evaluation by its own record and by a few probes."""
     flags = [_complete(complete, board), _finite(made, board), _switch(board), _black_box(board)]
+    if version == "fast":
+        detail = "two searches alone, no FAB and no Square: an upper bound; quote version standard"
+        flags.append(Flag("ensemble", "weak", None, detail))
     if not probes:
         return weigh(flags)
     rows = np.flatnonzero([name != "clean" for name in board.broken_by])[:PROBED]

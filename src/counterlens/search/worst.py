@@ -155,7 +155,8 @@ def robust(
             probes=settings.trust and complete,
         )
         notes += made.notes
-    protocol = f"AutoAttack {name}, {ball.norm} {ball.radius:.4g}, seed {settings.seed}"
+    ensemble = "APGD-CE and APGD-T with 3 targets" if name == "fast" else f"AutoAttack {name}"
+    protocol = f"{ensemble}, {ball.norm} {ball.radius:.4g}, seed {settings.seed}"
     return _summary(board, made, complete, trust, protocol, notes)
 
 
