@@ -121,16 +121,31 @@ def neurons(
 @app.command()
 def reproduce(
     name: Annotated[
-        str, typer.Argument(help="ratio-figure1, ratio-figure2, -figure5, -figure7 or -figure13.")
+        str,
+        typer.Argument(
+            help="ratio-table1, or ratio-figure1, ratio-figure2, -figure5, -figure7, -figure13."
+        ),
     ],
     model: Annotated[
         list[str], typer.Option(help="Models to compare, plain first. May be repeated.")
     ] = ["zoo:cifar10-plain-small", "zoo:cifar10-ratio-small"],
     data: Annotated[str, typer.Option(help="Test images of their classes.")] = "sample:cifar10",
-    ood: Annotated[str, typer.Option(help="Images of other things.")] = "sample:textures",
+    ood: Annotated[
+        list[str], typer.Option(help="Images of other things. May be repeated for a table.")
+    ] = [],
     count: Annotated[int, typer.Option(help="How many images to show.")] = 4,
     steps: Annotated[int, typer.Option(help="Steps of the search.")] = 500,
     radius: Annotated[list[float], typer.Option(help="l2 budget. May be repeated.")] = [],
+    rerun: Annotated[
+        str | None,
+        typer.Option(metavar="NAME[=MODEL]", help="Row of a table to audit again, by its recipe."),
+    ] = None,
+    calibrate: Annotated[
+        str, typer.Option(help="Images to fit the temperature of that row on.")
+    ] = "sample:cifar10-calibration",
+    points: Annotated[
+        int | None, typer.Option(help="Images of that row to attack. Default: as its card says.")
+    ] = None,
     out: Out = None,
     resume: Resume = False,
     seed: Seed = 0,
@@ -138,14 +153,33 @@ def reproduce(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Regenerate a figure of a paper with the shipped models."""
+    """Regenerate a figure or a table of a paper with the shipped models."""
+    if name == "ratio-table1":
+        from counterlens.cli.tables import show_table1
+        from counterlens.workflows.table1 import table1
+
+        run = table1(
+            rerun=rerun,
+            data=data,
+            ood=ood,
+            calibrate=calibrate,
+            points=points,
+            out=out,
+            seed=seed,
+            device=device,
+            quiet=quiet,
+        )
+        if not quiet:
+            show_table1(run.table("table1"), run.table("table1_rows"))
+        finish(run, as_json=as_json, quiet=True)
+        return
     from counterlens.workflows.reproduce import reproduce as run_reproduce
 
     made = run_reproduce(
         name,
         model=model,
         data=data,
-        ood=ood,
+        ood=ood[0] if ood else "sample:textures",
         count=count,
         steps=steps,
         radius=radius,

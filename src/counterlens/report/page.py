@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from counterlens.report import audit, comparison, curated, explained, screened
+from counterlens.report import audit, comparison, curated, explained, screened, table1, trained
 from counterlens.report.blocks import Badge, Block, Code, Page, Section, Text
 from counterlens.report.card import model_card
 from counterlens.report.parts import number_list, plain_table
@@ -25,6 +25,10 @@ def page(run: Run) -> Page:
         used = {*curated.TABLES, *explained.TABLES}
     elif command == "outdata":
         sections, used = screened.sections(run), {*screened.TABLES}
+    elif command == "train":
+        sections, used = trained.sections(run), {*trained.TABLES}
+    elif run.table("table1"):
+        sections, used = table1.sections(run), {*table1.TABLES}
     else:
         sections = [*explained.sections(run), *audit.sections(run)]
         used = {*explained.TABLES, *audit.TABLES}
@@ -52,6 +56,7 @@ def _title(run: Run, manifest: Mapping[str, Any]) -> str:
     if manifest["command"] == "compare":
         return f"{len(run.table('models'))} models compared"
     model = manifest.get("model") or settings.get("model") or settings.get("recipe")
+    model = model.get("name") if isinstance(model, dict) else model
     return model_words(model) if isinstance(model, str) and model else run.folder.name
 
 

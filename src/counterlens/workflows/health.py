@@ -4,8 +4,9 @@ Paper: Augustin et al. 2020 (ratio2020) chose checkpoints on the test set; here 
        images decide. Mosbach et al. 2018 showed how training against a weak attack looks well.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -110,6 +111,14 @@ class Health:
         for line in found:
             self.warnings.append(line)
             self.say("warning: " + line)
+
+    def review(self, rows: Sequence[Mapping[str, Any]]) -> list[str]:
+        """The warnings of all epochs of a history, also of those before a resumed run."""
+        again = replace(self, warnings=[], best_robust=0.0, say=lambda line: None)
+        for row in rows:
+            if "held_out.clean" in row:
+                again.warn(dict(row), int(row["step"]))
+        return again.warnings
 
     def accuracy(self, net: nn.Module, attack: Attack | None, step: int) -> float:
         """Share of held-out images classified right, at the attack's point where there is one."""

@@ -90,7 +90,7 @@ def train(
     if not world.main:
         return run
     run.write_table("epochs", progress.rows)
-    run.write_table("warnings", [{"warning": line} for line in judge.warnings])
+    run.write_table("warnings", [{"warning": w} for w in judge.review(progress.rows)])
     save(run, kept, settings, seed, sets, progress)
     if not progress.done:
         say(f"not finished: repeat the command with --resume ({run.folder}).")

@@ -1,0 +1,355 @@
+"""Reproduce Table 1: the paper's rows, ours from stored audits, and what differs between them.
+
+Paper: Augustin et al. 2020 (ratio2020), Tables 1, 3 and 8, CIFAR-10.
+Differs: see `DIFFERENCES`, which the report prints beside the numbers.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from counterlens import zoo
+from counterlens.data import name_of
+from counterlens.errors import InputError
+from counterlens.report import render
+from counterlens.runs import Number, Run, key_part, new_folder
+from counterlens.runs.keys import meaning, verdict
+from counterlens.workflows import recipes
+from counterlens.workflows.cards import NOISE, SEEN, UNSEEN, with_audit
+
+METRICS = {
+    "clean": "accuracy.top1",
+    "l2 0.5": "robust.l2-0.5.accuracy",
+    "l2 1.0": "robust.l2-1.0.accuracy",
+    "l∞ 8/255": "robust.linf-8_255.accuracy",
+    "ECE": "calibration.ece_scaled",
+    "AUC": "ood.auroc",
+    "WC-AUC": "ood.worst_auroc",
+    "MMC": "ood.mmc",
+    "T": "calibration.temperature",
+}
+"""Column of the paper → our key; the three `ood` ones are means over the unseen natural sets."""
+
+_PRINTED = """
+plain      96.15  0.00  0.00  0.00 1.0 94.2  1.6 62.0 1.61
+oe         96.41  0.01  0.00  0.00 2.9 96.5  8.7 31.9 0.10
+acet       94.06 52.66 14.95 12.66 2.8 94.7 81.9 39.1 0.35
+madry      90.83 69.32 36.86 29.59 2.6 81.8 48.5 62.7 1.20
+at-0.5     90.79 70.42 38.20 30.58 2.2 88.9 57.4 55.8 1.11
+at-0.25    94.00 65.02 20.83 14.30 2.2 92.7 42.0 55.2 1.39
+jem        92.84 40.67  6.77  7.19 3.9 75.0 14.6 69.7 1.88
+ratio-0.5  91.08 73.27 44.09 37.71 2.8 95.6 83.6 31.9 0.41
+ratio-0.25 93.53 70.49 34.15 29.18 2.7 95.0 84.3 33.9 0.43
+trades-0.5 90.87 71.02 39.53     -   - 88.80 56.59  -    -
+"""
+
+ROWS: dict[str, tuple[str, str | None]] = {
+    "plain": ("Plain", "cifar10-plain"),
+    "oe": ("OE", "cifar10-oe"),
+    "acet": ("ACET", "cifar10-acet"),
+    "madry": ("M 0.5", None),
+    "at-0.5": ("AT 0.5", "cifar10-at-0.5"),
+    "at-0.25": ("AT 0.25", "cifar10-at-0.25"),
+    "jem": ("JEM-0", None),
+    "ratio-0.5": ("RATIO 0.5", "cifar10-ratio-0.5"),
+    "ratio-0.25": ("RATIO 0.25", "cifar10-ratio-0.25"),
+    "trades-0.5": ("TRADES 0.5", "cifar10-trades-0.5"),
+    "half-at-0.5": ("50/50 AT 0.5", "cifar10-half-at-0.5"),
+    "three-part-ratio-0.5": ("RATIO 0.5, three-part", "cifar10-three-part-ratio-0.5"),
+    "plain-small": ("Plain, small", "cifar10-plain-small"),
+    "ratio-small": ("RATIO 0.25, small", "cifar10-ratio-small"),
+}
+"""Row → its name in print, and the recipe that makes ours; the last five are not in Table 1."""
+
+PROTOCOL = {
+    "attack": ["l2:0.5", "l2:1.0", "linf:8/255"],
+    "ood_attack": "l2:1.0",
+    "attack_version": "standard",
+    "attack_points": 1000,
+    "seed": 0,
+}
+"""How a row is audited where its card does not say otherwise."""
+
+DIFFERENCES = (
+    ("training images", "50,000", "48,000; the last 2,000 judge checkpoints and temperature"),
+    (
+        "out-distribution in training",
+        "80 million tiny images (withdrawn)",
+        "Tiny-ImageNet at 32 pixels without the classes that overlap, as each card names it",
+    ),
+    ("architecture", "ResNet-50, 23.5 M weights (ACET: ResNet-18)", "ResNet-18 of 6 M weights"),
+    ("epochs", "220 (ACET: 100)", "as each recipe says, 32 to 140; averaged weights"),
+    ("checkpoint chosen on", "the test set", "held-out training images, or the last one"),
+    (
+        "robust accuracy",
+        "an older AutoAttack: APGD-CE, APGD-DLR, FAB × 5, Square; 10,000 points",
+        "AutoAttack standard with verdict, on the number of points each number states",
+    ),
+    (
+        "temperature fitted on",
+        "CIFAR-10.1 (2,000 images)",
+        "held-out CIFAR-10 training images (2,000), or a fifth of the test images",
+    ),
+    (
+        "AUC, WC-AUC and MMC averaged over",
+        "SVHN, CIFAR-100, LSUN, ImageNet−, smooth noise, uniform noise",
+        "the unseen natural sets of the audit; seen sets and noise are listed apart",
+    ),
+    (
+        "WC-AUC attack",
+        "APGD 100 × 5 on the confidence, 1,024 points",
+        "APGD 100 × 5 on log-confidence and on the lead, the worse of both; an upper bound",
+    ),
+)
+"""What differs in protocol: subject, paper, ours."""
+
+# the limits of docs/papers/ratio2020.md, written down before the models were trained
+_FAR_FROM_PLAIN, _LEAST_ROBUST, _MOST_ECE, _LEAST_AUC, _LEAST_WORST = 0.05, 0.5, 0.05, 0.8, 0.5
+
+
+def printed() -> dict[str, dict[str, float]]:
+    """The paper's table as it is printed, in per cent but for T.
+
+    >>> printed()["ratio-0.25"]["WC-AUC"]
+    84.3
+    """
+    table = {}
+    for line in _PRINTED.split("\n")[1:-1]:
+        row, *cells = line.split()
+        table[row] = {m: float(c) for m, c in zip(METRICS, cells, strict=True) if c != "-"}
+    return table
+
+
+def table1(
+    *,
+    rerun: str | None = None,
+    data: str = "sample:cifar10",
+    ood: Sequence[str] = (),
+    calibrate: str | None = "sample:cifar10-calibration",
+    points: int | None = None,
+    out: Path | None = None,
+    seed: int = 0,
+    device: str = "auto",
+    quiet: bool = False,
+) -> Run:
+    """Put the paper's table beside ours; audit one row again if asked to.
+
+    Args:
+        rerun: a recipe's name whose shipped model is audited again, or NAME=MODEL for one that
+            you trained.
+        data, ood, calibrate: the images of that audit.
+        points: images to attack in it. Default: as many as its card says.
+    """
+    cards = zoo.audited()
+    folder = out or new_folder("reproduce", "ratio-table1")
+    settings = {
+        "table": "ratio-table1", "rerun": rerun, "data": data, "ood": list(ood),
+        "calibrate": calibrate, "points": points, "seed": seed,
+    }  # fmt: skip
+    name, model = _asked(rerun)
+    run = Run.create(folder, "reproduce", settings)
+    if model is not None:
+        again = _audit(
+            name, model, cards.get(name, {}), data, ood, calibrate, points, folder, device, quiet
+        )
+        run.note(rerun=name, audit=again.folder.name)
+        cards[name] = with_audit(cards.get(name, {}), again)
+    run.note(model="RATIO, Table 1", data="CIFAR-10")
+    run.write_table("table1", rows(cards))
+    run.write_table("table1_sets", per_set(cards))
+    run.write_table("table1_rows", made(cards, rerun=name))
+    run.write_table("differences", [{"what": w, "paper": p, "ours": o} for w, p, o in DIFFERENCES])
+    run.add_numbers(numbers(cards))
+    render(run)
+    run.finish()
+    return run
+
+
+def _asked(rerun: str | None) -> tuple[str, str | None]:
+    if rerun is None:
+        return "", None
+    name, _, model = rerun.partition("=")
+    known = [recipe for _, recipe in ROWS.values() if recipe]
+    if name not in known:
+        raise InputError(f"--rerun {name} is no row of the table, expected {', '.join(known)}.")
+    if not model and name not in zoo.names():
+        raise InputError(
+            f"the weights of {name} are not shipped. Train it (counterlens train {name} …), then "
+            f"--rerun {name}=RUN/model."
+        )
+    return name, model or f"zoo:{name}"
+
+
+def _audit(
+    name: str,
+    model: str,
+    card: Mapping[str, Any],
+    data: str,
+    ood: Sequence[str],
+    calibrate: str | None,
+    points: int | None,
+    folder: Path,
+    device: str,
+    quiet: bool,
+) -> Run:
+    """The audit of a row, by the protocol of its card."""
+    from counterlens.workflows.audit import audit
+
+    how = {**PROTOCOL, **{k: v for k, v in card.get("audit", {}).items() if k in PROTOCOL}}
+    absent = sorted(set(card.get("audit", {}).get("ood", ())) - {name_of(spec) for spec in ood})
+    if absent and not quiet:
+        import sys
+
+        told = "not given, so left out"
+        print(f"sets of the stored audit {told}: {', '.join(absent)}", file=sys.stderr)
+    if points is not None:
+        how["attack_points"] = points
+    return audit(
+        [model],
+        data,
+        ood=ood,
+        calibrate=calibrate,
+        out=folder / f"audit-{name}",
+        device=device,
+        quiet=quiet,
+        **how,
+    )[-1]
+
+
+def ours(card: Mapping[str, Any], metric: str) -> Number | None:
+    """A number of a card in the sense of a column of the table."""
+    stored = {k: Number.from_json(v) for k, v in card.get("numbers", {}).items()}
+    key = METRICS[metric]
+    if not key.startswith("ood."):
+        return stored.get(key) or stored.get(key.replace("-1.0.", "-1."))  # l2:1.0 or l2:1
+    kinds = card.get("audit", {}).get("ood", {})
+    natural = [name for name, kind in kinds.items() if kind == UNSEEN]
+    wanted = key.removeprefix("ood.")
+    return mean([stored.get(f"ood.{key_part(name)}.{wanted}") for name in natural], natural)
+
+
+def mean(numbers: Sequence[Number | None], names: Sequence[str]) -> Number | None:
+    """Plain mean over sets; the ends are averaged too, as if all erred together."""
+    if not numbers or any(n is None or n.value is None for n in numbers):
+        return None
+    values, lows, highs = ([getattr(n, part) for n in numbers] for part in ("value", "low", "high"))
+    told = f"mean over {', '.join(names)}; ends averaged, which is no narrower than the truth"
+    verdicts = {verdict(n) for n in numbers if n}
+    weak = "weak" if "weak" in verdicts else "trusted"
+    trust = {"verdict": weak, "reasons": []} if verdicts - {""} else None
+    n = sum(number.n for number in numbers if number)
+    return Number(fmean(values), n, fmean(lows), fmean(highs), told, trust=trust)
+
+
+def rows(cards: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """One row per model and column: the paper's figure and ours, both as shares."""
+    paper, found = printed(), []
+    for row, (title, recipe) in ROWS.items():
+        card = cards.get(recipe or "", {})
+        for metric in METRICS:
+            theirs = paper.get(row, {}).get(metric)
+            number = ours(card, metric)
+            scale = 1.0 if metric == "T" else 100.0
+            found.append(
+                {
+                    "row": title,
+                    "recipe": recipe,
+                    "metric": metric,
+                    "paper": None if theirs is None else theirs / scale,
+                    "ours": number.value if number else None,
+                    "low": number.low if number else None,
+                    "high": number.high if number else None,
+                    "n": number.n if number else None,
+                    "protocol": number.protocol if number else None,
+                    "verdict": verdict(number) if number else None,
+                }
+            )
+    return found
+
+
+def per_set(cards: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """AUROC, worst-case AUROC and MMC of ours on every set, with what kind of set it is."""
+    found = []
+    for title, recipe in ROWS.values():
+        card = cards.get(recipe or "", {})
+        order = [UNSEEN, SEEN, NOISE]
+        kinds = card.get("audit", {}).get("ood", {})
+        for name, kind in sorted(kinds.items(), key=lambda item: order.index(item[1])):
+            line: dict[str, Any] = {"row": title, "set": name, "kind": kind}
+            for metric in ("auroc", "worst_auroc", "mmc"):
+                stored = card["numbers"].get(f"ood.{key_part(name)}.{metric}")
+                line[metric] = stored["value"] if stored else None
+            found.append(line)
+    return found
+
+
+def made(cards: Mapping[str, Mapping[str, Any]], *, rerun: str = "") -> list[dict[str, Any]]:
+    """What makes each row, what it cost, and where it fails."""
+    plain = ours(cards.get("cifar10-plain", {}), "clean")
+    known, found = set(recipes.names()), []
+    for title, recipe in ROWS.values():
+        card = cards.get(recipe or "", {})
+        state = "not trained"
+        if recipe is None:
+            state = "weights of other authors, no recipe"
+        elif not card and recipe in zoo.names():
+            state = "trained, no audit stored"
+        elif card:
+            state = "audited again" if recipe == rerun else "stored audit"
+        training = card.get("training", {})
+        found.append(
+            {
+                "row": title,
+                "recipe": recipe if recipe in known else None,
+                "state": state,
+                "minutes": round(training["seconds"] / 60, 1) if "seconds" in training else None,
+                "device": training.get("device"),
+                "audited": card.get("audit", {}).get("date"),
+                "failures": failures(card, plain) if card else None,
+            }
+        )
+    return found
+
+
+def failures(card: Mapping[str, Any], plain: Number | None) -> list[str]:
+    """Failure cases by the limits stated before training; a number that is absent is not judged."""
+    found = []
+    clean, robust, ece = (ours(card, m) for m in ("clean", "l2 0.5", "ECE"))
+    if _below(clean, (plain.value or 0) - _FAR_FROM_PLAIN if plain else None):
+        found.append("clean accuracy far below the plain model")
+    if _below(robust, _LEAST_ROBUST):
+        found.append("robust accuracy below 50 %")
+    if ece and ece.value is not None and ece.value > _MOST_ECE:
+        found.append("calibration error above 5 %")
+    for key, stored in card.get("numbers", {}).items():
+        m, value = meaning(key), stored["value"]
+        if m.area != "ood" or value is None:
+            continue
+        natural = _kind_of(card, m.subject) != NOISE
+        if m.metric == "auroc" and natural and value < _LEAST_AUC:
+            found.append(f"AUC below 80 % on {m.subject}")
+        if m.metric == "worst_auroc" and value < _LEAST_WORST:
+            found.append(f"worst-case AUC below 50 % on {m.subject}")
+    return found
+
+
+def _kind_of(card: Mapping[str, Any], subject: str) -> str:
+    kinds = card.get("audit", {}).get("ood", {})
+    return next((kind for name, kind in kinds.items() if key_part(name) == subject), UNSEEN)
+
+
+def _below(number: Number | None, limit: float | None) -> bool:
+    return bool(number and number.value is not None and limit is not None and number.value < limit)
+
+
+def numbers(cards: Mapping[str, Mapping[str, Any]]) -> dict[str, Number]:
+    """Our columns as numbers of the run."""
+    found = {}
+    for _, recipe in ROWS.values():
+        for metric in METRICS:
+            number = ours(cards.get(recipe or "", {}), metric)
+            if number is not None:
+                name = METRICS[metric].rpartition(".")[2] if "ood." in METRICS[metric] else metric
+                found[f"table1.{recipe}.{key_part(name)}"] = number
+    return found
