@@ -55,7 +55,7 @@ def test_a_rise_to_the_end_is_told_from_an_early_peak():
 @pytest.mark.parametrize(
     ("line", "read"),
     [
-        ("epoch 7: fell to 0.1. Lower it: --set a=1.", ("7", "fell to 0.1.", "Lower it: --set a=1.")),
+        ("epoch 7: fell to 0.1. Do: --set a=1.", ("7", "fell to 0.1.", "Do: --set a=1.")),
         ("something else", ("", "something else", "")),
     ],
 )  # fmt: skip

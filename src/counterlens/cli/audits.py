@@ -57,6 +57,10 @@ def audit(
     budget: Annotated[
         str | None, typer.Option(help="Time for each attack, e.g. 10m; bounds when it runs out.")
     ] = None,
+    radius_curve: Annotated[
+        str | None,
+        typer.Option(help="Confidence at eight radii up to this ball, e.g. l2:3, 200 images each."),
+    ] = None,
     flips: Annotated[
         int,
         typer.Option(help="Images whose answer is asked again under small colour and frame edits."),
@@ -103,6 +107,7 @@ def audit(
         attack_version=attack_version,
         attack_points=attack_points,
         budget=budget,
+        radius_curve=radius_curve,
         flips=flips,
         calibrate=calibrate,
         require=require,

@@ -103,10 +103,7 @@ def _radius_curves(rows: Sequence[Mapping[str, Any]]) -> list[Figure]:
     for norm in dict.fromkeys(row["norm"] for row in rows):
         part = sorted((r for r in rows if r["norm"] == norm), key=lambda r: r["radius"])
         names = list(dict.fromkeys(r["set"] for r in part))
-        lines = [
-            plots.Series(s, [(r["radius"], r["confidence"]) for r in part if r["set"] == s])
-            for s in names
-        ]
+        lines = [_confidence_line(s, [r for r in part if r["set"] == s]) for s in names]
         words = _NORMS.get(norm, norm)
         title = f"Confidence over {words} radius"
         svg = plots.curves(
@@ -129,6 +126,12 @@ def _radius_curves(rows: Sequence[Mapping[str, Any]]) -> list[Figure]:
         legend = [(plots.swatch(i), s) for i, s in enumerate(names)]
         figures.append(Figure(title, svg, caption, legend, data))
     return figures
+
+
+def _confidence_line(name: str, rows: Sequence[Mapping[str, Any]]) -> plots.Series:
+    bounded = all(r.get("low") is not None for r in rows)
+    bounds = [(r["low"], r["high"]) for r in rows] if bounded else []
+    return plots.Series(name, [(r["radius"], r["confidence"]) for r in rows], bounds)
 
 
 def _trust_table(rows: Sequence[Mapping[str, Any]]) -> Table:

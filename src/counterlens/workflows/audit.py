@@ -33,6 +33,7 @@ from counterlens.workflows import gallery
 from counterlens.workflows.compare import compare
 from counterlens.workflows.explain_edits import edit_numbers
 from counterlens.workflows.protocol import Inside, Protocol, choose
+from counterlens.workflows.radius import radius_curves
 from counterlens.workflows.robustness import parse_attack, robustness, seconds, worst_ood
 from counterlens.workflows.settings import Settings
 
@@ -47,6 +48,7 @@ def audit(
     attack_version: str = "standard",
     attack_points: int = 1000,
     budget: str | None = None,
+    radius_curve: str | None = None,
     flips: int = 0,
     calibrate: str | None = None,
     require: Sequence[str] = (),
@@ -84,6 +86,7 @@ def audit(
         seed,
         device,
         trust_remote_code,
+        radius_curve,
     )
     _check(settings)
     if len(models) == 1:
@@ -107,8 +110,9 @@ def _check(settings: Settings) -> None:
     """Refuse what cannot work before anything is loaded or written."""
     for text in settings.require:
         parse_gate(text)
-    for text in (*settings.attack, *([settings.ood_attack] if settings.ood_attack else [])):
-        parse_attack(text)
+    for ball in (*settings.attack, settings.ood_attack, settings.radius_curve):
+        if ball is not None:
+            parse_attack(ball)
     seconds(settings.budget)
     names = [name_of(spec) for spec in (settings.data, *settings.ood)]
     twice = sorted({name for name in names if names.count(name) > 1})
@@ -182,6 +186,9 @@ def _audit(settings: Settings, folder: Path, *, resume: bool, quiet: bool) -> Ru
                 settings,
                 quiet=quiet,
             )
+    if settings.radius_curve:
+        views = [(other, inside.against(other, classifier)) for other in outside]
+        radius_curves(run, classifier, images, points, inside, views, settings, quiet=quiet)
     run.write_table("gates", _gates(settings, run))
     render(run)
     run.finish()

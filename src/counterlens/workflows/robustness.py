@@ -106,7 +106,7 @@ def robustness(
         torch.from_numpy(protocol.labels[rows]),
         ball,
         version=asked.attack_version,  # type: ignore[arg-type]
-        settings=_settings(run, f"attack-{key}", classifier, asked, quiet),
+        settings=search_settings(run, f"attack-{key}", asked, quiet),
     )
     _hush()
     run.add_numbers({f"robust.{key}.accuracy": _number(found, attack)})
@@ -124,7 +124,8 @@ def robustness(
     _keep_points(run, key, found, [images.ids[int(i)] for i in rows])
 
 
-def _settings(run: Run, name: str, classifier: Classifier, asked: Settings, quiet: bool) -> Search:
+def search_settings(run: Run, name: str, asked: Settings, quiet: bool) -> Search:
+    """How the searches of an audit run: seed, batch, budget, and state to resume from."""
     return Search(
         seed=asked.seed,
         batch=asked.batch or "auto",
@@ -231,7 +232,7 @@ def worst_ood(
     x = pixels(other, rows, classifier)
     protocol, in_logits, temperature = inside.protocol, inside.logits, inside.temperature
     model = judged_model(classifier, protocol)
-    settings = _settings(run, f"worst-{key_part(other.name)}", classifier, asked, quiet)
+    settings = search_settings(run, f"worst-{key_part(other.name)}", asked, quiet)
     found = worst_confidence(model, x, ball, steps=STEPS, restarts=RESTARTS, settings=settings)
     _hush()
     probed = worst_confidence(
@@ -243,7 +244,7 @@ def worst_ood(
         settings=replace(settings, state=None, seed=asked.seed + 1, budget=None, progress=None),
     )
     logits, better = (
-        _logits(model, points, classifier) for points in (found.points, probed.points)
+        model_logits(model, points, classifier) for points in (found.points, probed.points)
     )
     trust = _trust(in_logits, logits[:_PROBED], better, found.complete, temperature)
     text = f"{protocol.text}; worst case within {ball_text}, APGD {STEPS} × {RESTARTS}, upper bound"
@@ -264,9 +265,10 @@ def worst_ood(
     )
 
 
-def _logits(
+def model_logits(
     model: Callable[[Images], Tensor], points: Images, classifier: Classifier, batch: int = 256
 ) -> Tensor:
+    """What the model says about these images, on the CPU."""
     device = classifier.mean.device
     with torch.inference_mode():
         return torch.cat(

@@ -25,3 +25,4 @@ class Settings:
     seed: int = 0
     device: str = "auto"
     trust_remote_code: bool = False
+    radius_curve: str | None = None

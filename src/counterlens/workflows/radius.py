@@ -1,0 +1,133 @@
+"""Confidence against radius: how sure a model can be made, the further an attacker may go.
+
+Paper: Augustin et al. 2020 (ratio2020), Figure 5.
+Differs: (a) lowers the confidence in the true class itself, by cross-entropy and by margin, where
+       the paper raises the difference of logits; (b) takes any out-distribution set. A point of a
+       smaller ball lies in the larger one too, so no curve turns back.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from counterlens import metrics
+from counterlens.ball import Ball
+from counterlens.classifier import Classifier
+from counterlens.images import ImageSet
+from counterlens.metrics.intervals import mean_interval
+from counterlens.runs import Run, key_part
+from counterlens.search import lowest_confidence, worst_confidence
+from counterlens.types import Images, Scores
+from counterlens.workflows.protocol import Inside
+from counterlens.workflows.robustness import (
+    judged_model,
+    model_logits,
+    parse_attack,
+    pixels,
+    search_settings,
+)
+from counterlens.workflows.settings import Settings
+
+RADII = 8
+POINTS = 200
+STEPS = 100
+
+Search = Callable[[Ball, str], Images]
+
+
+def radius_curves(
+    run: Run,
+    classifier: Classifier,
+    images: ImageSet,
+    rows: np.ndarray,
+    inside: Inside,
+    outside: Sequence[tuple[ImageSet, Inside]],
+    asked: Settings,
+    *,
+    quiet: bool = False,
+) -> None:
+    """Mean confidence at eight radii: in the true class inside, in any class outside."""
+    assert asked.radius_curve is not None
+    largest = parse_attack(asked.radius_curve)
+    settings = search_settings(run, "radius", asked, quiet)
+
+    def state(name: str, ball: Ball) -> Any:
+        part = f"radius-{key_part(name)}-{ball.radius:.4g}"
+        return replace(settings, state=run.path("state", part))
+
+    some = rows[:POINTS]
+    x, y = pixels(images, some, classifier), torch.from_numpy(inside.protocol.labels[some])
+    model = judged_model(classifier, inside.protocol)
+
+    def lower(ball: Ball, name: str) -> Images:
+        return lowest_confidence(model, x, y, ball, steps=STEPS, settings=state(name, ball)).points
+
+    def true_class(logits: Tensor) -> Scores:
+        probs = (logits.double() / inside.temperature).softmax(1)
+        return probs[torch.arange(len(y)), y]
+
+    name = f"{images.name}, true class under attack"
+    table = _curve(classifier, model, x, largest, name, lower, true_class, torch.minimum)
+    for other, view in outside:
+        at = np.arange(min(len(other), POINTS, asked.attack_points), dtype=np.int64)
+        table += _outside(classifier, other, at, view, largest, state)
+    run.write_table("confidence_radius", table)
+
+
+def _outside(
+    classifier: Classifier,
+    other: ImageSet,
+    rows: np.ndarray,
+    view: Inside,
+    largest: Ball,
+    state: Callable[[str, Ball], Any],
+) -> list[dict[str, Any]]:
+    x = pixels(other, rows, classifier)
+    model = judged_model(classifier, view.protocol)
+
+    def higher(ball: Ball, name: str) -> Images:
+        found = worst_confidence(
+            model, x, ball, steps=STEPS, restarts=1, settings=state(name, ball)
+        )
+        return found.points
+
+    def any_class(logits: Tensor) -> Scores:
+        return metrics.answers(logits, temperature=view.temperature).confidence.double()
+
+    name = f"{other.name}, any class"
+    return _curve(classifier, model, x, largest, name, higher, any_class, torch.maximum)
+
+
+def _curve(
+    classifier: Classifier,
+    model: Callable[[Images], Tensor],
+    x: Images,
+    largest: Ball,
+    name: str,
+    search: Search,
+    confidence: Callable[[Tensor], Scores],
+    keep: Callable[[Tensor, Tensor], Tensor],
+) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    best = confidence(model_logits(model, x, classifier))
+    for radius in np.linspace(0, float(largest.radius), RADII + 1).tolist():
+        if radius > 0:
+            points = search(Ball(largest.norm, radius), name)
+            best = keep(best, confidence(model_logits(model, points, classifier)))
+        low, high = mean_interval(best.numpy(), (0.0, 1.0))
+        rows.append(
+            {
+                "set": name,
+                "norm": largest.norm,
+                "radius": radius,
+                "confidence": best.mean().item(),
+                "low": low,
+                "high": high,
+                "n": len(x),
+            }
+        )
+    return rows
