@@ -37,10 +37,10 @@ HELD_OUT_OOD = ("nae-tiny86-resnext", "nae-tiny86-wide")
 def packs(folder: Path) -> None:
     """Three packs of Tiny-ImageNet: 86 synsets to train on, some of them to test on, 86 foreign."""
     whole = open_set("pack:" + "+".join(str(folder / part) for part in PARTS))
-    order = np.random.default_rng(0).permutation(len(whole.classes))
+    order = np.random.default_rng(0).permutation(np.unique(whole.labels))
     known = set(order[: len(order) // 2].tolist())
     rows: dict[str, list[int]] = {"tiny86_in": [], "tiny86_test": [], "tiny86_foreign": []}
-    for k in range(len(whole.classes)):
+    for k in order.tolist():
         own = np.flatnonzero(whole.labels == k).tolist()
         if k not in known:
             rows["tiny86_foreign"] += own

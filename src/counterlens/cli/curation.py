@@ -1,4 +1,4 @@
-"""Commands that make data sets: curate adversarial, ood, triage, review, freeze."""
+"""Commands that make data sets: curate classes, adversarial, ood, triage, review, freeze."""
 
 import json
 from pathlib import Path
@@ -46,6 +46,37 @@ Limit = Annotated[int | None, typer.Option(help="Use only this many images of ea
 ShardSize = Annotated[int, typer.Option(help="Images per shard, the unit of --resume.")]
 On = Annotated[str, typer.Option(help="here, ray, or ray://HOST:PORT.")]
 Workers = Annotated[int | None, typer.Option(help="Most workers on Ray. Default: the cores.")]
+
+
+@curate.command("classes")
+def classes(
+    pool: PoolArgument,
+    model: Annotated[str, typer.Option(help="The model whose classes are chosen from.")],
+    least: Annotated[int, typer.Option(help="Images that a class must have.")] = 5,
+    cosine: Annotated[
+        float, typer.Option(help="Classes this near in the model's last layer overlap.")
+    ] = 0.45,
+    alias: Alias = [],
+    out: Out = None,
+    device: Device = "auto",
+    trust_remote_code: TrustRemote = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Propose the classes of a set: RUN/classes.txt is yours to edit, then --classes takes it."""
+    from counterlens.workflows.choose_classes import choose_classes
+
+    made = choose_classes(
+        pool,
+        model=model,
+        least=least,
+        cosine=cosine,
+        alias=alias,
+        out=out,
+        device=device,
+        trust_remote_code=trust_remote_code,
+    )
+    finish(made, as_json=as_json, quiet=quiet)
 
 
 @curate.command("adversarial")
