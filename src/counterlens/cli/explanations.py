@@ -91,6 +91,19 @@ def neurons(
         list[str], typer.Option(help="Picture on which the units are shown. May be repeated.")
     ] = [],
     steps: Annotated[int, typer.Option(help="Steps of the search.")] = 256,
+    method: Annotated[
+        str, typer.Option(help="pixel, or diffusion: pictures drawn by a generator.")
+    ] = "pixel",
+    data: Annotated[
+        str | None, typer.Option(help="With diffusion: real images to compare with.")
+    ] = None,
+    generator: Annotated[
+        str | None, typer.Option(help="With diffusion: diffusers folder or hub id.")
+    ] = None,
+    count: Annotated[int, typer.Option(help="With diffusion: pictures per unit.")] = 4,
+    memory: Annotated[
+        str | None, typer.Option(help="With diffusion: memory to use, e.g. 12GB.")
+    ] = None,
     out: Out = None,
     resume: Resume = False,
     seed: Seed = 0,
@@ -108,6 +121,11 @@ def neurons(
         logit=logit,
         image=image,
         steps=steps,
+        method=method,
+        data=data,
+        generator=generator,
+        count=count,
+        memory=memory,
         out=out,
         resume=resume,
         seed=seed,

@@ -1,4 +1,4 @@
-"""Neurons: what drives a unit, as pictures made in pixel space.
+"""Neurons: what drives a unit, as pictures made in pixel space or by a generator.
 
 Without pictures: an image from nothing per unit. With pictures: where each of them drives the unit,
 and what it turns into when the unit is raised without a bound.
@@ -18,12 +18,16 @@ from counterlens.explanations.feature_attack import feature_attack
 from counterlens.explanations.figure import Panel
 from counterlens.explanations.neurons import NeuronPictures, neuron_pictures
 from counterlens.explanations.targets import class_index
+from counterlens.generators.ascent import COUNTERFACTUAL
+from counterlens.generators.latent import LatentDiffusion
 from counterlens.models import load
 from counterlens.models.parts import head
 from counterlens.models.weights import weights_hash
 from counterlens.report import render
-from counterlens.runs import Run, key_part, new_folder
+from counterlens.runs import Number, Run, key_part, new_folder
+from counterlens.workflows.generating import open_generator
 from counterlens.workflows.inputs import Given, Pictures, open_pictures
+from counterlens.workflows.neurons_diffusion import Drawing, draw_units
 from counterlens.workflows.showing import Explanation, save, save_figure
 
 COLUMNS = 8
@@ -36,6 +40,11 @@ def neurons(
     logit: Sequence[str] = (),
     image: Sequence[Given] = (),
     steps: int = 256,
+    method: str = "pixel",
+    data: str | None = None,
+    generator: str | None = None,
+    count: int = 4,
+    memory: str | None = None,
     out: Path | None = None,
     resume: bool = False,
     seed: int = 0,
@@ -50,7 +59,13 @@ def neurons(
         logit: classes whose logit is raised, by name or number.
         image: pictures to start the feature attack from and to draw the unit's map on.
         steps: of the pictures from nothing.
+        method: pixel, pictures from nothing; or diffusion, pictures by a generator.
+        data: for diffusion: real images, the best of which the pictures are compared with.
+        generator, memory: for diffusion: a diffusers folder, and a budget such as 12GB.
+        count: for diffusion: pictures per unit.
     """
+    if method not in ("pixel", "diffusion"):
+        raise InputError(f"method is {method!r}, expected pixel or diffusion.")
     if not unit and not logit:
         raise InputError("no unit came, expected --unit NUMBER or --logit CLASS.")
     settings = {
@@ -59,8 +74,14 @@ def neurons(
         "logit": list(logit),
         "image": [str(one) if isinstance(one, str | Path) else "an array" for one in image],
         "steps": steps,
+        "method": method,
+        "data": data,
+        "generator": generator,
+        "count": count,
         "seed": seed,
     }
+    if method == "diffusion" and (logit or image or not unit or count < 1):
+        raise InputError("--method diffusion takes --unit NUMBER, and --count of 1 or more.")
     classifier = (
         load(model, device=device, trust_remote_code=trust_remote_code)
         if isinstance(model, str)
@@ -68,12 +89,22 @@ def neurons(
     )
     classes = [class_index(classifier.classes, name) for name in logit]
     pictures = open_pictures(image, classifier, seed=seed) if image else None
+    painter: LatentDiffusion | None = None
+    if method == "diffusion":
+        painter = open_generator(generator, classifier.mean.device, half=False)
     name = "-".join(str(n) for n in (*unit, *logit))
     folder = out or new_folder("neurons", f"{key_part(classifier.name)}-{name}")
     run = Run.create(folder, "neurons", settings, resume=resume)
     run.note(model=settings["model"], weights_hash=weights_hash(classifier), seed=seed)
     rows: list[dict[str, Any]] = []
     panels: list[Panel] = []
+    if painter is not None:
+        job = Drawing(
+            run, classifier, painter, tuple(dict.fromkeys(unit)), data, COUNTERFACTUAL, count, seed,
+            memory, lambda line: _say(line, quiet),
+        )  # fmt: skip
+        rows, found = draw_units(job)
+        return _end(run, rows, found)
     if unit:
         _say(f"{len(unit)} units from nothing: {steps} steps", quiet)
         made = neuron_pictures(classifier, list(unit), steps=steps, seed=seed)
@@ -88,8 +119,12 @@ def neurons(
         for number in unit:
             _say(f"unit {number} on {len(pictures)} pictures", quiet)
             rows += _raised(run, classifier, pictures, number)
+    return _end(run, rows, {})
+
+
+def _end(run: Run, rows: list[dict[str, Any]], found: dict[str, Number]) -> Explanation:
     run.write_table("neurons", rows)
-    run.add_numbers({})
+    run.add_numbers(found)
     render(run)
     run.finish()
     return Explanation(run)

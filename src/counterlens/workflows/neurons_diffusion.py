@@ -1,0 +1,221 @@
+"""Neurons drawn by a generator: the best real image, the best prompt, and the optimised image.
+
+Paper: Augustin, Neuhaus, Hein 2024 (digin2024), section 5, Figures 9, 29 and 30.
+Differs: candidate words are the classes of the best real images and those the unit votes for, not
+       a captioner's list; prompts are searched at the guidance of the pictures, not at 7.5.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from counterlens.classifier import Classifier
+from counterlens.data import captions, open_set
+from counterlens.errors import InputError
+from counterlens.explanations.figure import Panel
+from counterlens.generators.ascent import Settings, Term, draw
+from counterlens.generators.cutouts import seen
+from counterlens.generators.latent import LatentDiffusion
+from counterlens.images import ImageSet, prepare
+from counterlens.metrics.intervals import wilson
+from counterlens.models.parts import features, head
+from counterlens.runs import Number, Run
+from counterlens.search import frozen
+from counterlens.types import Images
+from counterlens.workflows.generating import DRAWS, Say, Wish, column, optimise, reread, seed_of
+from counterlens.workflows.showing import save, save_figure
+
+TOP = 5
+REAL, PROMPT, MADE = "best real image", "prompt only", "optimised"
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """One call: which units, with which generator, against which real images."""
+
+    run: Run
+    classifier: Classifier
+    model: LatentDiffusion
+    units: tuple[int, ...]
+    data: str | None
+    settings: Settings
+    count: int
+    seed: int
+    memory: str | None
+    say: Say
+
+
+def neuron_term(classifier: Classifier, units: Sequence[int]) -> Term:
+    """The activation of one penultimate unit per image.
+
+    Equation: digin2024 (6)   max φ(D(z_0))_n
+    """
+    columns = column(units, classifier.mean.device)
+    return Term(lambda x: features(classifier, x), columns, classifier.preprocess.size[0])
+
+
+def draw_units(job: Drawing) -> tuple[list[dict[str, Any]], dict[str, Number]]:
+    """All three arms of every unit: rows for the table, and numbers."""
+    width = head(job.classifier).in_features
+    wrong = [n for n in job.units if not 0 <= n < width]
+    if wrong:
+        raise InputError(f"no unit {wrong[0]}: {job.classifier.name} has 0 … {width - 1}.")
+    real = _real(job) if job.data else {}
+    words = _words(job, real)
+    rows = [row for found in real.values() for row in found[:1]]
+    wishes = []
+    for unit in job.units:
+        word, images, values = words[unit]
+        best = int(values.argmax())
+        name = save(job.run, f"unit-{unit}-prompt.png", images[best])
+        rows.append({**_row(job, unit, PROMPT, name, values[best].item(), values.mean().item()),
+                     "word": word})  # fmt: skip
+        wishes += [
+            Wish(f"unit-{unit}-{i:02d}", captions.prompt(word), seed_of("unit", job.seed, i),
+                 (unit,))
+            for i in range(job.count)
+        ]  # fmt: skip
+
+    def terms(batch: Sequence[Wish]) -> list[Term]:
+        return [neuron_term(job.classifier, [wish.columns[0] for wish in batch])]
+
+    made = optimise(job.run, job.model, wishes, terms, (job.classifier,),
+                    settings=job.settings, memory=job.memory, say=job.say)  # fmt: skip
+    x = reread(job.run, [one.image for one in made])
+    begin = reread(job.run, [one.start for one in made])
+    after, before = activations(job.classifier, x), activations(job.classifier, begin)
+    for i, one in enumerate(made):
+        unit = one.wish.columns[0]
+        row = _row(job, unit, MADE, one.image, after[i, unit].item(), before[i, unit].item())
+        rows.append({**row, "word": words[unit][0], "original": one.start})
+    _figure(job, rows)
+    return rows, _numbers(job, rows, after)
+
+
+def activations(classifier: Classifier, x: Images) -> Float[Tensor, "b d"]:
+    """Penultimate activations of whole images, on the CPU."""
+    parts = []
+    with torch.no_grad(), frozen(classifier):
+        for part in torch.split(seen(x, classifier.preprocess.size[0]), 128):
+            parts.append(features(classifier, part.to(classifier.mean.device)).float().cpu())
+    return torch.cat(parts)
+
+
+def _real(job: Drawing) -> dict[int, list[dict[str, Any]]]:
+    """The images of the data that drive each unit most."""
+    assert job.data is not None
+    images = open_set(job.data)
+    job.say(f"activations on {len(images)} images of {images.name}")
+    best: dict[int, list[tuple[float, int]]] = {unit: [] for unit in job.units}
+    for at in range(0, len(images), 256):
+        some = range(at, min(at + 256, len(images)))
+        values = activations(job.classifier, _pixels(job, images, some))
+        for unit in job.units:
+            pairs = [(values[i - at, unit].item(), i) for i in some]
+            best[unit] = sorted([*best[unit], *pairs], reverse=True)[:TOP]
+    found = {}
+    for unit, pairs in best.items():
+        found[unit] = [
+            {
+                **_row(job, unit, REAL,
+                       save(job.run, f"unit-{unit}-real-{k}.png", _pixels(job, images, [i])[0]),
+                       value, pairs[-1][0]),
+                "word": captions.word(images.classes[images.labels[i]])
+                if images.labels[i] >= 0 else "",
+                "id": str(images.ids[i]), "n": len(images),
+            }
+            for k, (value, i) in enumerate(pairs)
+        ]  # fmt: skip
+    return found
+
+
+def _pixels(job: Drawing, images: ImageSet, rows: Sequence[int]) -> Images:
+    ready = [prepare(images.read(i), job.classifier.preprocess) for i in rows]
+    return torch.from_numpy(np.stack(ready)).float() / 255
+
+
+def _words(
+    job: Drawing, real: dict[int, list[dict[str, Any]]]
+) -> dict[int, tuple[str, Images, Tensor]]:
+    """For each unit the word whose images drive it most, those images and their activations."""
+    weight = head(job.classifier).weight
+    wanted: dict[int, list[str]] = {}
+    for unit in job.units:
+        votes = torch.topk(weight[:, unit], min(3, len(job.classifier.classes))).indices.tolist()
+        seen_ = [row["word"] for row in real.get(unit, ()) if row["word"]]
+        wanted[unit] = [*seen_, *(captions.word(job.classifier.classes[k]) for k in votes)]
+    pictures: dict[str, Images] = {}
+    for word in dict.fromkeys(word for words in wanted.values() for word in words):
+        seeds = torch.tensor([seed_of("draw", job.seed, word, i) for i in range(DRAWS)])
+        pictures[word] = draw(
+            job.model, [captions.prompt(word)] * DRAWS, seeds,
+            guidance=job.settings.guidance, steps=job.settings.steps,
+        ).cpu()  # fmt: skip
+    job.say(f"{len(pictures)} candidate words, {DRAWS} images each")
+    values = {word: activations(job.classifier, x) for word, x in pictures.items()}
+    found = {}
+    for unit, words in wanted.items():
+        best = max(words, key=lambda word: values[word][:, unit].mean().item())
+        found[unit] = (best, pictures[best], values[best][:, unit])
+    return found
+
+
+def _row(
+    job: Drawing, unit: int, how: str, image: str, value: float, start: float
+) -> dict[str, Any]:
+    votes = torch.topk(head(job.classifier).weight[:, unit], min(3, len(job.classifier.classes)))
+    pairs = zip(votes.indices.tolist(), votes.values.tolist(), strict=True)
+    return {
+        "kind": "unit", "unit": unit, "name": f"unit {unit}", "how": how, "image": image,
+        "activation": value, "start": start,
+        "votes": [{"class": job.classifier.classes[k], "weight": round(w, 4)} for k, w in pairs],
+    }  # fmt: skip
+
+
+def _numbers(
+    job: Drawing, rows: Sequence[dict[str, Any]], after: Float[Tensor, "b d"]
+) -> dict[str, Number]:
+    """How many units the optimised images drive further than any real one, and how purely."""
+    made = {u: [r["activation"] for r in rows if r["how"] == MADE and r["unit"] == u]
+            for u in job.units}  # fmt: skip
+    own = after.view(len(job.units), job.count, -1).mean(1)
+    job.run.write_table(
+        "cross_activation",
+        [{"images_of": f"unit {u}", **{f"unit {v}": own[i, v].item() for v in job.units}}
+         for i, u in enumerate(job.units)],
+    )  # fmt: skip
+    found: dict[str, Number] = {}
+    for other in (REAL, PROMPT):
+        top = {r["unit"]: r["activation"] for r in rows if r["how"] == other}
+        if not top:
+            continue
+        hits = sum(sum(made[u]) / job.count > top[u] for u in job.units)
+        low, high = wilson(hits, len(job.units))
+        told = f"units whose optimised images, mean of {job.count}, exceed the {other}"
+        key = "neurons.beats_real" if other == REAL else "neurons.beats_prompt"
+        found[key] = Number(hits / len(job.units), len(job.units), low, high, told)
+    return found
+
+
+def _figure(job: Drawing, rows: Sequence[dict[str, Any]]) -> None:
+    """The three arms side by side, a row per unit."""
+    grid, sides = [], []
+    for unit in job.units:
+        part = [row for row in rows if row["unit"] == unit]
+        chosen = [row for row in part if row["how"] != MADE]
+        chosen += [row for row in part if row["how"] == MADE][:4]
+        x = [reread(job.run, [row["image"]])[0] for row in chosen]
+        grid.append(
+            [
+                Panel(one, f"{row['how']}\n{row['activation']:.2f}")
+                for one, row in zip(x, chosen, strict=True)
+            ]
+        )
+        sides.append(f"unit {unit}\n{part[-1]['word'][:14]}")
+    title = f"{job.classifier.name}: units by a generator"
+    save_figure(job.run, "figure-000", grid, sides=sides, title=title)
