@@ -99,7 +99,7 @@ def test_rows_say_where_they_come_from():
     states = {r["row"]: r["state"] for r in made({"cifar10-ratio-0.25": card()})}
     assert states["RATIO 0.25"] == "stored audit"
     assert states["OE"] == "not trained"
-    assert states["JEM-0"].startswith("weights of other authors")
+    assert states["JEM-0"].startswith("of other authors")
     shipped = [title for title, recipe in ROWS.values() if recipe in zoo.names()]
     assert all(states[t] == "trained, no audit stored" for t in shipped if t != "RATIO 0.25")
 
@@ -127,7 +127,7 @@ def test_the_table_is_made_without_any_audit_and_says_so(tmp_path, monkeypatch):
     monkeypatch.setattr(zoo, "audited", dict)
     run = table1(out=tmp_path / "run", quiet=True)
     page = (run.folder / "report.html").read_text()
-    assert "not trained" in page and "paper 93.53" in page and "only the paper" in page
+    assert "not trained" in page and "(93.53)" in page and "only the paper" in page
     assert run.table("differences") and run.done
 
 

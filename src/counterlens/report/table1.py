@@ -18,9 +18,9 @@ def sections(run: Run) -> list[Section]:
     rows, made = run.table("table1"), run.table("table1_rows")
     blocks: list[Block] = [_table(rows, made), *_protocols(rows)]
     lead = (
-        "Ours in large with its 95 % interval, the paper's figure beneath. Ours come from stored "
-        "audits; rows without one say so. AUC, WC-AUC and MMC of ours are means over the unseen "
-        "natural sets."
+        "Ours in large with its 95 % interval, the paper's figure in brackets. Ours come from "
+        "stored audits; rows without one say so. Arrows: lower is better. AUC, WC-AUC and MMC of "
+        "ours are means over the unseen natural sets."
     )
     found = [Section("table1", "Side by side", blocks, lead)]
     sets = run.table("table1_sets")
@@ -48,9 +48,7 @@ def _table(rows: Sequence[Mapping[str, Any]], made: Sequence[Mapping[str, Any]])
         cells = [_cell(row) for row in rows if row["row"] == name]
         body.append([Cell(name, sub=str(states.get(name, ""))), *cells])
     columns = [Column("Model")]
-    for metric in metrics:
-        way = "" if metric == "T" else "lower is better" if metric in _LOWER else ""
-        columns.append(Column(metric, numeric=True, sub=way))
+    columns += [Column(f"{m} ↓" if m in _LOWER else m, numeric=True) for m in metrics]
     return Table("Table 1, CIFAR-10", columns, body, quiet=True)
 
 
@@ -59,7 +57,7 @@ def _cell(row: Mapping[str, Any]) -> Cell:
     unit: Unit = "plain" if metric == "T" else "share"
     digits = _DIGITS.get(metric, 1)
     scale = 1 if metric == "T" else 100
-    paper = "" if row["paper"] is None else f"paper {round(scale * row['paper'], 2):g}"
+    paper = "" if row["paper"] is None else f"({round(scale * row['paper'], 2):g})"
     if row["ours"] is None:
         return Cell("–", more=paper, tone="muted")
     ends = f"[{scale * row['low']:.{digits + (metric == 'T')}f}, " if row["low"] is not None else ""

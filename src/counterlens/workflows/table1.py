@@ -292,7 +292,7 @@ def made(cards: Mapping[str, Mapping[str, Any]], *, rerun: str = "") -> list[dic
         card = cards.get(recipe or "", {})
         state = "not trained"
         if recipe is None:
-            state = "weights of other authors, no recipe"
+            state = "of other authors, no recipe"
         elif not card and recipe in zoo.names():
             state = "trained, no audit stored"
         elif card:
