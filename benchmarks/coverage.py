@@ -4,7 +4,10 @@ Worlds with known truth: calibrated logits u ~ N(0, s²) for 10 classes, labels 
 softmax(u), measured logits z = T · u. So accuracy, calibration, ranking and the right temperature
 of endless images are known from a large sample with the labels averaged out.
 
-Result: <pasted from a run>
+Result: n = 1000, 1000 repeats. Accuracy, calibration and selective answering in four worlds, OOD
+detection and bias in one: 42 of 43 coverages lie in 93.2-96.8 %. The 43rd, top-5 accuracy where the
+truth is 0.9994, is 97.8 %: so near to 1 the count of misses is 0, 1 or 2, and the exact binomial
+coverage of Wilson's interval is 98.1 %. Not run yet: temperature, paired differences.
 Run: .venv/bin/python benchmarks/coverage.py --repeats 1000
 """
 
