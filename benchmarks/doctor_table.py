@@ -11,6 +11,7 @@ Rows already in the results are not measured again; delete the file to start ane
 import argparse
 import fcntl
 import hashlib
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -62,11 +63,14 @@ def givens(data: ImageSet) -> dict[str, ImageSet | None]:
 
 def store(rows: Sequence[dict[str, Any]]) -> None:
     """Add rows to the results; several runs of this script may do so at once."""
-    with RESULTS.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    folder = os.open(RESULTS.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
         kept = load_rows()
         kept.update({row_key(row): row for row in rows})
         write_json(RESULTS, {"schema": 1, "torch": torch.__version__, "rows": list(kept.values())})
+    finally:
+        os.close(folder)
 
 
 def load_rows() -> dict[str, dict[str, Any]]:
@@ -195,7 +199,7 @@ def _mark(row: dict[str, Any] | None) -> str:
     sure = row["findings"][0]["sure"] if row["findings"] else ""
     if row["status"] in ("fail", "warn"):
         return f"{row['status']} ({sure}{', misnamed' if row.get('misnamed') else ''})"
-    return "missed"
+    return "cannot tell" if row["status"] == "skipped" else "missed"
 
 
 def healthy_table(rows: Sequence[dict[str, Any]]) -> str:
