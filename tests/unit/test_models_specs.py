@@ -36,7 +36,7 @@ def test_a_spec_is_taken_apart_and_written_back(text, spec):
     [
         ("", "empty"),
         ("tim:resnet18", "did you mean timm?"),
-        ("clip:ViT-B-32", "unknown scheme 'clip'"),
+        ("glide:ViT-B-32", "unknown scheme 'glide'"),
         ("timm:", "not whole, expected timm:NAME"),
         ("timm:resnet18@", "not whole"),
         ("nets/my.py", "lacks a factory. Add the function"),

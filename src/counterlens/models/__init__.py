@@ -14,7 +14,8 @@ def load(spec: str, *, device: str = "auto", trust_remote_code: bool = False) ->
 
     Args:
         spec: `zoo:NAME`, `timm:NAME[.TAG]`, `timm:NAME@FILE`, `torchvision:NAME[@WEIGHTS]`,
-            `hf:ORG/NAME`, `robustbench:NAME@FILE`, `FILE.py:FACTORY` or a checkpoint folder.
+            `hf:ORG/NAME`, `clip:ARCH@TAG[#CLASSES]`, `robustbench:NAME@FILE`, `FILE.py:FACTORY`
+            or a checkpoint folder.
         device: "auto", "cpu", "cuda", "cuda:1" or "mps".
         trust_remote_code: allow code that comes with the weights: a hub model's own Python files,
             pickled objects in a checkpoint. Off, such files are refused and nothing is run.
@@ -53,6 +54,10 @@ def _open(spec: ModelSpec, *, trust: bool) -> Classifier:
             from counterlens.models.hf_models import load_hf
 
             return load_hf(spec, trust=trust)
+        case "clip":
+            from counterlens.models.clip_models import load_clip
+
+            return load_clip(spec)
         case _:
             from counterlens.models.robustbench_models import load_robustbench
 
