@@ -265,7 +265,7 @@ def load(source: str | Path) -> tuple[CGN | DCGAN, dict[str, Any]]:
         source: a folder that `save` wrote, or zoo:NAME.
     """
     text = str(source)
-    folder = zoo.folder(text.removeprefix("zoo:")) if text.startswith("zoo:") else Path(source)
+    folder = zoo.generator(text.removeprefix("zoo:")) if text.startswith("zoo:") else Path(source)
     if not (folder / "card.json").is_file() or not (folder / "model.safetensors").is_file():
         raise InputError(
             f"{folder} holds no generator, expected card.json and model.safetensors: a folder "

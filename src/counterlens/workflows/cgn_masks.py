@@ -25,6 +25,7 @@ from counterlens.workflows.digit_stack import Pool, pieces, train_stack
 READ, LEAST_AREA, MOST_AREA = 0.85, 0.05, 0.60
 BORDER, CENTRE = 3, 8
 PER_DIGIT = 100
+READER_BATCH = 64
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ def train_reader(
     folder: Path,
     device: torch.device,
     say: Callable[[str], None],
-    epochs: int = 3,
+    updates: int = 2000,
     graph: bool = False,
 ) -> DigitNet:
     """A network that reads masks: real digits, a third each as they are, above 0.1, above 0.5."""
@@ -65,7 +66,11 @@ def train_reader(
     x = torch.from_numpy(shown.astype(np.uint8))[:, None].expand(-1, 3, -1, -1).contiguous()
     pool = Pool(x.to(device), torch.from_numpy(digits.labels.copy()).to(device))
     rows = torch.arange(len(x))
-    return train_stack(pool, [rows], [0], epochs=epochs, folder=folder, say=say, graph=graph)
+    epochs = -(-updates // max(1, len(x) // READER_BATCH))
+    return train_stack(
+        pool, [rows], [0], epochs=epochs, folder=folder, say=say, batch=READER_BATCH, graph=graph,
+        quick=True,
+    )  # fmt: skip
 
 
 @torch.no_grad()

@@ -110,8 +110,6 @@ def train_cgn(
         (lambda line: None) if quiet else (lambda line: print(line, file=sys.stderr, flush=True))
     )
     digits = open_digits(mnist)
-    if settings["limit"]:
-        digits = (digits[0].rows(0, settings["limit"]), digits[1])
     data = variant(which, "train", digits, textures=textures)
     features = None
     if kind == "cgn" and any(settings["style"]):
@@ -131,7 +129,7 @@ def train_cgn(
     if kind == "cgn":
         reader = train_reader(
             digits[0], folder=run.folder / "state" / "reader", device=where, say=say,
-            epochs=settings["reader_epochs"], graph=where.type == "cuda",
+            updates=settings["reader_updates"], graph=where.type == "cuda",
         )  # fmt: skip
     job = _Job(
         run, which, kind, settings, data, data.pixels().to(where), data.labels.to(where), reader,
@@ -234,6 +232,7 @@ def _fit(
         schedule="constant",
         graph=cuda if settings["graph"] == "auto" else bool(settings["graph"]),
         log_every=200,
+        checkpoint_minutes=3.0,
     )
     half = plan.steps // 2
 

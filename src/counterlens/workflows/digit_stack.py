@@ -87,6 +87,7 @@ def train_stack(
     say: Say,
     batch: int = 64,
     graph: bool = False,
+    quick: bool = False,
 ) -> DigitNet:
     """One network per arm, in eval mode, as a stack.
 
@@ -94,6 +95,7 @@ def train_stack(
         arms: rows of the pool that each network learns from, of one length.
         seeds: start of each network.
         folder: where the checkpoint lives.
+        quick: Adam at a constant rate, for few updates, in place of the paper's Adadelta.
     """
     device, stack = pool.x.device, len(arms)
     if len({len(rows) for rows in arms}) != 1:
@@ -113,14 +115,21 @@ def train_stack(
         steps=epochs * order.per_epoch,
         per_epoch=order.per_epoch,
         seed=seeds[0],
-        schedule="epochs",
+        schedule="constant" if quick else "epochs",
         decay=0.7,
         graph=graph,
         log_every=500,
         checkpoint_minutes=2.0,
     )
-    optimizer = torch.optim.Adadelta(net.parameters(), lr=1.0)
-    _, kept = fit(Player(net, nll_terms, optimizer), batches, plan=plan, folder=folder, say=say)
+    optimizer: torch.optim.Optimizer = (
+        torch.optim.Adam(net.parameters(), lr=1e-3)
+        if quick
+        else torch.optim.Adadelta(net.parameters(), lr=1.0)
+    )
+    player = Player(net, nll_terms, optimizer)
+    progress, kept = fit(player, batches, plan=plan, folder=folder, say=say)
+    if not progress.done:
+        raise InputError("stopped before the end; what was done is kept: repeat with --resume.")
     made = kept[0]
     assert isinstance(made, DigitNet)
     return made.requires_grad_(False)
