@@ -205,6 +205,7 @@ def test_folders_nobody_may_list_are_set_aside(tmp_path) -> None:
         "import os, sys, json\n"
         "sys.path[:] = json.loads(sys.argv[2])\n"
         "from counterlens.data.pools import open_part\n"
+        "open_part(sys.argv[1], [])\n"  # whatever loads late is loaded while we may read it
         "os.setuid(65534)\n"
         "aside = []\n"
         "part = open_part(sys.argv[1], aside)\n"

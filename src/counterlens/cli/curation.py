@@ -101,6 +101,9 @@ def adversarial(
     cosine: Cosine = 0.97,
     least_side: LeastSide = None,
     alias: Alias = [],
+    tags: Annotated[
+        int, typer.Option(help="How many images are probed for why the filter fails.")
+    ] = 200,
     licence: Licence = "",
     source: Source = "",
     limit: Limit = None,
@@ -131,6 +134,7 @@ def adversarial(
         cosine=cosine,
         least_side=least_side,
         alias=alias,
+        tags=tags,
         licence=licence,
         source=source,
         limit=limit,

@@ -39,6 +39,7 @@ from counterlens.workflows.curate_record import (
     low_level_number,
     write_funnel,
 )
+from counterlens.workflows.failure_modes import probe
 
 SHARD = 512
 
@@ -57,6 +58,7 @@ def adversarial(
     cosine: float = COSINE,
     least_side: int | None = None,
     alias: Sequence[str] = (),
+    tags: int = 200,
     licence: str = "",
     source: str = "",
     limit: int | None = None,
@@ -86,6 +88,7 @@ def adversarial(
         least_side: images of a shorter side than this are set aside; None takes half the
             filter's input.
         alias: "NAME=CLASS": classes of the pool that the filters know by another name.
+        tags: how many images of the shortlist are probed for failure modes.
         licence, source: said of each image whose set does not say it itself.
         limit: at most so many images of each set.
         shard: images per shard, the unit that a resumed run does not repeat.
@@ -120,7 +123,9 @@ def adversarial(
     )
     sure = natural_adversarial.truth(table, len(filters), "true_max")
     facts = {"licence": licence, "source": source}
-    keep_shortlist(run, whole, frame, table, made, facts, {"true_confidence": sure})
+    say(f"{len(made.rows)} images are left; probing the first {min(tags, len(made.rows))}")
+    probes = probe(models[0], whole.images, made.rows[:tags].tolist())
+    keep_shortlist(run, whole, frame, table, made, facts, {"true_confidence": sure}, probes)
     write_funnel(run, whole, table, made, copies)
     eligible = np.flatnonzero((table["why"] == "") & (labels >= 0))
     rest = np.setdiff1d(eligible, made.rows)

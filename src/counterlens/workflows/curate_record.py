@@ -18,6 +18,7 @@ from counterlens.images import ImageSet, prepared, resize, suffix_of, write_png
 from counterlens.runs import Number, Run, atomic, key_part
 from counterlens.screen import lowlevel
 from counterlens.workflows.curate_pool import Frame, Pool
+from counterlens.workflows.failure_modes import Probes
 
 _GALLERY = 24
 _LOW_LEVEL = 1000  # images of each side
@@ -31,8 +32,14 @@ def keep_shortlist(
     made: Funnel,
     facts: dict[str, str],
     scores: dict[str, np.ndarray],
+    probes: Sequence[Probes] = (),
 ) -> None:
-    """The shortlist with its pictures as they are stored, best first; the first ones are shown."""
+    """The shortlist with its pictures as they are stored, best first; the first ones are shown.
+
+    Args:
+        scores: further columns, a value per image of the pool.
+        probes: of the first images of the shortlist.
+    """
     rows, gallery = [], []
     filters = sum(key.endswith("_confidence") for key in table)
     for rank, row in enumerate(made.rows.tolist(), 1):
@@ -57,12 +64,22 @@ def keep_shortlist(
             "image": f"images/{name}",
             "sha256": hashlib.sha256(data).hexdigest(),
             **_provenance(pool, row, facts),
+            **(_suggested(probes[rank - 1]) if rank <= len(probes) else {}),
         }
         rows.append(entry)
         if rank <= _GALLERY:
             gallery.append(_shown(run, pool.images, row, entry, label >= 0))
     run.write_table("shortlist", rows)
     run.write_table("gallery", gallery)
+
+
+def _suggested(found: Probes) -> dict[str, object]:
+    return {
+        "suggested": list(found.tags),
+        "moved": found.moved,
+        "shuffled": found.shuffled,
+        "border": found.border,
+    }
 
 
 def _provenance(pool: Pool, row: int, facts: dict[str, str]) -> dict[str, str]:
