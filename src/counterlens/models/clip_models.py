@@ -4,6 +4,7 @@
     clip:ViT-B-16@laion2b_s34b_b88k#cat,dog          classes of your own
     clip:ViT-B-16@weights.safetensors#cifar10        weights from a file, classes of CIFAR-10
     clip:ViT-B-16@TAG#=a smiling face|a sad face     attributes: texts as they are, raw cosines
+    clip:FOLDER                                      a pair trained here, see clip_small
 
 Paper: Radford et al. 2021, Learning Transferable Visual Models From Natural Language Supervision
        (clip2021); attributes as in digin2024, (20) and (21).
@@ -11,6 +12,7 @@ Differs: nothing.
 """
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -47,6 +49,11 @@ class ZeroShot(nn.Module):
 
 def load_clip(spec: ModelSpec) -> Classifier:
     """The classifier of a clip: spec."""
+    folder, _, listed = spec.name.partition("#")
+    if spec.weights is None and Path(folder).expanduser().is_dir():
+        from counterlens.models.clip_small import load_pair
+
+        return load_pair(Path(folder).expanduser(), listed)
     open_clip = _library()
     if spec.name not in open_clip.list_models():
         near = suggest(spec.name, open_clip.list_models(), prefix="clip:")

@@ -16,7 +16,7 @@ SCHEMES = {
     "timm": "timm:NAME[.TAG] or timm:NAME@FILE",
     "torchvision": "torchvision:NAME[@WEIGHTS or @FILE]",
     "hf": "hf:ORG/NAME[@REVISION] or hf:FOLDER",
-    "clip": "clip:ARCH@TAG[#CLASSES]",
+    "clip": "clip:ARCH@TAG[#CLASSES] or clip:FOLDER[#CLASSES]",
     "robustbench": "robustbench:NAME@FILE",
 }
 _WEIGHTS = (".pt", ".pth", ".th", ".ckpt", ".safetensors", ".tar", ".bin")

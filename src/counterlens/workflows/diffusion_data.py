@@ -11,7 +11,6 @@ from torch import Tensor
 
 from counterlens.data import captions, name_of, open_set
 from counterlens.errors import InputError
-from counterlens.generators.latent import LatentDiffusion
 from counterlens.generators.schedule import stable_diffusion
 from counterlens.losses.diffusion import Autoencoder
 from counterlens.types import Preprocess
@@ -102,11 +101,11 @@ def gather(specs: Sequence[str], settings: Settings, *, cache: Path | None) -> P
     )
 
 
-def tokens(model: LatentDiffusion, texts: Sequence[Sequence[str]]) -> Int[Tensor, "n v t"]:
+def tokens(tokenizer: Any, texts: Sequence[Sequence[str]]) -> Int[Tensor, "n v t"]:
     """Token ids of all captions; each different text is written once."""
     places = {text: i for i, text in enumerate(dict.fromkeys(t for row in texts for t in row))}
-    longest = model.tokenizer.model_max_length
-    ids = model.tokenizer(
+    longest = tokenizer.model_max_length
+    ids = tokenizer(
         list(places), padding="max_length", max_length=longest, truncation=True
     ).input_ids
     table = torch.tensor(ids, dtype=torch.int32)

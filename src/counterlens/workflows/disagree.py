@@ -23,6 +23,7 @@ from counterlens.explanations.pixel import confidences
 from counterlens.explanations.targets import class_index, class_named
 from counterlens.generators.ascent import DISAGREEMENT, Settings, Term
 from counterlens.generators.cutouts import seen
+from counterlens.generators.latent import LatentDiffusion
 from counterlens.metrics.intervals import mean_interval, wilson
 from counterlens.models.weights import weights_hash
 from counterlens.report import render
@@ -113,19 +114,7 @@ def disagree(
         weights_hash=[weights_hash(net) for net in pair], device=str(model.device),
     )  # fmt: skip
     settings = replace(DISAGREEMENT, updates=updates, steps=steps, guidance=guidance)
-    drawn = []
-    for place, one in enumerate(wanted):
-        row = can_draw(run, model, pair, one.name, seed=seed, guidance=guidance, steps=steps)
-        drawn.append(row)
-        wanted[place] = replace(one, word=row["word"])
-        if not row["able"]:
-            notes.append(
-                f"The generator cannot draw {one.word}: in {row['agreement']:.0%} of {row['n']} "
-                "prompt samples some classifier sees it. What follows for it says little."
-            )
-        elif row["word"] != one.word:
-            notes.append(f"Drawn as “{row['word']}”: the generator does not know {one.word}.")
-    run.write_table("drawable", drawn)
+    wanted = _drawable(run, model, pair, wanted, notes, settings, seed)
     rows = search(run, model, pair, tuple(nets[2:]), wanted, settings, count, seed, memory, say)
     found = numbers(rows, pair, tuple(net.name for net in nets[2:]))
     if verify is not None:
@@ -138,6 +127,33 @@ def disagree(
     render(run)
     run.finish()
     return Explanation(run)
+
+
+def _drawable(
+    run: Run,
+    model: LatentDiffusion,
+    pair: tuple[Classifier, Classifier],
+    wanted: Sequence[_Class],
+    notes: list[str],
+    settings: Settings,
+    seed: int,
+) -> list[_Class]:
+    """The classes under the words that the generator knows; notes on those it does not."""
+    drawn, found = [], []
+    for one in wanted:
+        row = can_draw(run, model, pair, one.name, seed=seed, guidance=settings.guidance,
+                       steps=settings.steps)  # fmt: skip
+        drawn.append(row)
+        found.append(replace(one, word=row["word"]))
+        if not row["able"]:
+            notes.append(
+                f"The generator cannot draw {one.word}: in {row['agreement']:.0%} of {row['n']} "
+                "prompt samples some classifier sees it. What follows for it says little."
+            )
+        elif row["word"] != one.word:
+            notes.append(f"Drawn as “{row['word']}”: the generator does not know {one.word}.")
+    run.write_table("drawable", drawn)
+    return found
 
 
 def shared_classes(
@@ -179,7 +195,7 @@ def wanted_places(wanted: Sequence[_Class]) -> dict[str, tuple[int, int]]:
 
 def search(
     run: Run,
-    model: Any,
+    model: LatentDiffusion,
     pair: tuple[Classifier, Classifier],
     judges: tuple[Classifier, ...],
     wanted: Sequence[_Class],

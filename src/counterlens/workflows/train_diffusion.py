@@ -191,9 +191,13 @@ def _second(job: _Job, model: LatentDiffusion, pictures: Pictures, first: Autoen
     model.vae.load_state_dict(first.vae.state_dict())
     model.vae.register_to_config(scaling_factor=scale)  # type: ignore[operator]
     z, held = (z.float() * scale).to(torch.float16), held * scale
-    ids = tokens(model, pictures.texts).to(job.device)
-    empty = tokens(model, [[""]])[0, 0].to(job.device)
-    held_ids = tokens(model, [[text] for text in pictures.held_texts])[:, 0].to(job.device).long()
+    ids = tokens(model.tokenizer, pictures.texts).to(job.device)
+    empty = tokens(model.tokenizer, [[""]])[0, 0].to(job.device)
+    held_ids = (
+        tokens(model.tokenizer, [[text] for text in pictures.held_texts])[:, 0]
+        .to(job.device)
+        .long()
+    )
     job.say(f"{len(z)} × 2 latents, scale {scale:.4f} ({time.monotonic() - began:.1f} s)")
     settings = job.settings["unet"]
     net = _on(Denoiser(model.unet, model.text), job.device)
