@@ -27,9 +27,16 @@ def html(run: Run) -> str:
             page=page(run),
             style=Markup(_asset("style.css")),
             script=Markup(_asset("script.js")),
-            version=metadata.version("counterlens"),
+            version=_version(),
         )
     )
+
+
+def _version() -> str:
+    try:
+        return metadata.version("counterlens")
+    except metadata.PackageNotFoundError:  # run from a source tree that was not installed
+        return "uninstalled"
 
 
 @cache
