@@ -117,7 +117,8 @@ def keep(given: argparse.Namespace) -> None:
             if (run / name).exists():
                 target.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(run / name, target / name)
-        for name in ("tables", "images", "seed-0", "seed-1", "seed-2"):
+        weights = () if run.name.startswith("gan") else ("seed-0", "seed-1", "seed-2")
+        for name in ("tables", "images", *weights):
             if (run / name).is_dir():
                 wanted = shutil.ignore_patterns("round-*", "*.pdf")
                 shutil.copytree(run / name, target / name, dirs_exist_ok=True, ignore=wanted)

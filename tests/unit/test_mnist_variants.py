@@ -4,6 +4,7 @@ Oracles: the rules of the papers written out again here, picture by picture; Ï‡Â
 """
 
 import gzip
+import hashlib
 import struct
 from pathlib import Path
 
@@ -11,7 +12,9 @@ import numpy as np
 import pytest
 import torch
 
+from counterlens import zoo
 from counterlens.data import digit_factors as factors
+from counterlens.data import open_set
 from counterlens.data.mnist_variants import WHICH, independence, variant
 from counterlens.data.packed import write_pack
 from counterlens.errors import InputError
@@ -182,3 +185,14 @@ def test_the_shipped_digits_are_those_of_the_data_set(shared_data):
     real = np.load(shared_data / "mnist.npz")
     assert np.array_equal(DIGITS[0].grey, factors.enlarged(real["x_train"][:3000]))
     assert np.array_equal(DIGITS[1].labels, real["y_test"][:1000])
+
+
+@pytest.mark.parametrize(("name", "count"), [("mnist-train", 3000), ("mnist", 1000)])
+def test_the_shipped_digits_are_what_their_cards_say(name, count):
+    opened, card = open_set(f"sample:{name}"), zoo.sample_card(name)
+    assert len(opened) == card["images"] == count
+    counts = np.bincount(opened.labels, minlength=10).tolist()
+    assert counts == list(card["per_class"].values())
+    assert hashlib.sha256(zoo.sample(name).read_bytes()).hexdigest() == card["sha256"]
+    pixels = np.stack([opened.read(i)[..., 0] for i in range(count)])
+    assert hashlib.sha256(pixels).hexdigest() == card["pixels_sha256"]

@@ -5,7 +5,16 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from counterlens.report import audit, comparison, curated, explained, screened, table1, trained
+from counterlens.report import (
+    audit,
+    comparison,
+    curated,
+    digits,
+    explained,
+    screened,
+    table1,
+    trained,
+)
 from counterlens.report.blocks import Badge, Block, Code, Page, Section, Text
 from counterlens.report.card import model_card
 from counterlens.report.parts import number_list, plain_table
@@ -25,6 +34,8 @@ def page(run: Run) -> Page:
         used = {*curated.TABLES, *explained.TABLES}
     elif command == "outdata":
         sections, used = screened.sections(run), {*screened.TABLES}
+    elif command.startswith("cgn"):
+        sections, used = digits.sections(run), {*digits.TABLES}
     elif command == "train":
         sections, used = trained.sections(run), {*trained.TABLES}
     elif run.table("table1"):

@@ -55,9 +55,10 @@ def plane_figure(
     """One panel of t-SNE per name, coloured by digit (figure 6)."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(4 * len(panels), 4.3), dpi=130)
+    high = -(-len(panels) // 2)
+    figure = Figure(figsize=(8, 4 * high), dpi=130, layout="constrained")
     for i, (name, (features, labels)) in enumerate(panels.items(), 1):
-        axes = figure.add_subplot(1, len(panels), i)
+        axes = figure.add_subplot(high, 2, i)
         points = plane(features, seed=seed)
         for digit in range(10):
             here = labels == digit
