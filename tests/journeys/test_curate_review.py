@@ -242,7 +242,9 @@ def test_partners_are_other_images_of_the_class():
     assert found[0] in (1, 2) and found[1] == -1 and found[2] == 5
 
 
-def test_families_are_told_by_name():
+def test_families_are_told_by_name_or_by_a_card():
+    built = {"architecture": {"kind": "resnet18", "widths": [4]}}
+    assert family("a/model", built) == "resnet" != family("a/model")
     assert family("timm:resnet18") == family("torchvision:resnet50@f.pth") == "resnet"
     assert family("timm:tf_efficientnet_lite0") != family("timm:tf_efficientnet_b0")
 

@@ -16,7 +16,7 @@ from counterlens.filters import natural_adversarial, out_of_distribution
 from counterlens.filters.funnel import Rule, capped, first, run_funnel, where
 from counterlens.filters.label_errors import suspects
 from counterlens.filters.opinions import Filter, Judge, Opinions
-from counterlens.filters.screens import Copies, embed, leaks, twins
+from counterlens.filters.screens import Copies, _nearer, embed, leaks, twins
 from counterlens.images import prepare, resize, ten_crops
 from counterlens.types import Preprocess
 from curate_pools import COLOURS, by_colour, by_corner, flat, literal_ten_crops, noisy
@@ -247,6 +247,19 @@ def test_a_mirrored_leak_is_found_by_features_where_hashes_miss_it() -> None:
     rule = leaks(pool, known, found, classifier=judge, cosine=0.999)
     assert run_funnel(5, [rule]).rows.tolist() == [0, 1, 3, 4]
     assert found.rows[0]["cosine"] == pytest.approx(1, abs=1e-5)
+
+
+def test_features_that_have_collapsed_make_no_leaks_of_look_alikes() -> None:
+    """Two tight clusters, as a well-trained network has them: near is not the same."""
+    rng = np.random.default_rng(12)
+    centres = rng.normal(size=(2, 16))
+    known = np.repeat(centres, 100, 0) + 0.03 * rng.normal(size=(200, 16))
+    ours = np.concatenate([centres[:1] + 0.03 * rng.normal(size=(5, 16)), known[7:8]])
+    found = _nearer(ours, known, 0.9)
+    assert [(i, j) for i, j, _ in found] == [(5, 7)]
+    spread = rng.normal(size=(200, 16))
+    near = spread[3:4] + 0.05 * rng.normal(size=(1, 16))
+    assert [(i, j) for i, j, _ in _nearer(near, spread, 0.9)] == [(0, 3)]
 
 
 def test_rules_that_invent_images_are_caught() -> None:

@@ -51,6 +51,8 @@ def propose(
 ) -> list[Choice]:
     """A verdict on every class, in their order.
 
+    Equation: nae2021 §3   no class that is rare, overlapping, coarse or a backdrop
+
     Args:
         classes: names.
         counts: images of each in the pool.

@@ -84,7 +84,10 @@ def where(name: str, told: str, stays: Flags) -> Rule:
 def capped(
     name: str, told: str, groups: Sequence[object], order: Callable[[Rows], Rows], most: int
 ) -> Rule:
-    """A rule that keeps at most so many images of each group, the first ones in an order."""
+    """A rule that keeps at most so many images of each group, the first ones in an order.
+
+    Equation: nae2021 §3   at most 15 images of each (label, answer)
+    """
 
     def keep(rows: Rows) -> Rows:
         counts: dict[object, int] = {}

@@ -64,7 +64,10 @@ class Probes:
 
 
 def probe(classifier: Classifier, images: ImageSet, rows: Sequence[int]) -> list[Probes]:
-    """Probe some images with a classifier; answers are over all its classes."""
+    """Probe some images with a classifier; answers are over all its classes.
+
+    Equation: nae2021 §4   colour and texture, background, over-generalisation, fickleness
+    """
     out: list[Probes] = []
     for start in range(0, len(rows), _BATCH):
         views = [

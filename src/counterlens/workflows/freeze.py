@@ -26,13 +26,14 @@ from counterlens.models import load
 from counterlens.models.weights import weights_hash
 from counterlens.review import Store, agreement, decisions, store_path
 from counterlens.runs import Number, Run, atomic, key_part, read_json, write_json, write_text
+from counterlens.runs.keys import model_words
 from counterlens.workflows.curate_pool import Frame, Parts, labelled, load_models, teller
 from counterlens.workflows.frozen_card import readme
 from counterlens.workflows.transfer import (
     Target,
     adversarial_numbers,
     answers_over,
-    kin,
+    family,
     ood_numbers,
     readable,
 )
@@ -82,12 +83,13 @@ def freeze(
     if not rows:
         raise InputError(f"no image of {run} has been accepted, so there is nothing to freeze.")
     numbers = dict(reviewed.pop("numbers"))
-    numbers |= _transfer(
+    found, others = _transfer(
         opened, rows, held_out, seed=seed, device=device, trust=trust_remote_code, quiet=quiet
     )
+    numbers |= found
     out.mkdir(parents=True, exist_ok=True)
     listed = _write_images(opened, rows, out, form)
-    card = _card(opened, listed, form, reviewed, numbers, held_out, device, trust_remote_code)
+    card = _card(opened, listed, form, reviewed, numbers, others)
     write_text(out / "images.jsonl", "".join(_line(row) for row in listed))
     write_text(out / "README.md", readme(card))
     _write_checksums(out)
@@ -135,12 +137,14 @@ def _transfer(
     device: str,
     trust: bool,
     quiet: bool,
-) -> dict[str, Number]:
+) -> tuple[dict[str, Number], list[dict[str, Any]]]:
+    """Numbers of the transfer check, and what the card says of each held-out model."""
     if not held_out:
-        return {}
+        return {}, []
     settings = run.manifest["settings"]
     adversarial = run.manifest["kind"] == "adversarial"
-    filters = load_models(settings["filters"][:1], device=device, trust_remote_code=trust)
+    filters = load_models(settings["filters"], device=device, trust_remote_code=trust)
+    families = {family(s, m.card): s for s, m in zip(settings["filters"], filters, strict=True)}
     target = _target(run, rows, filters[0], adversarial)
     known = None
     if not adversarial:
@@ -150,9 +154,18 @@ def _transfer(
             )
         known = open_set(settings["inside"])
     out: dict[str, Number] = {}
+    others = []
     for spec in held_out:
         model = load(spec, device=device, trust_remote_code=trust)
-        key = f"transfer.{key_part(Path(spec.split('@')[0]).name)}"
+        key = f"transfer.{_short(spec)}"
+        others.append(
+            {
+                "model": spec,
+                "key": key,
+                "weights_hash": weights_hash(model),
+                "family_of_filter": families.get(family(spec, model.card)),
+            }
+        )
         logits = answers_over(model, target.pool, target.classes, quiet=quiet)
         if adversarial:
             out |= adversarial_numbers(key, logits, target, seed=seed)
@@ -160,7 +173,14 @@ def _transfer(
             assert known is not None
             inside = answers_over(model, known, target.classes, quiet=quiet)
             out |= ood_numbers(key, inside, logits, target.chosen, seed=seed)
-    return out
+    return out, others
+
+
+def _short(spec: str) -> str:
+    """A model in a key: its name, with the folder of a checkpoint that is merely called model."""
+    name = spec.split("@")[0]
+    last = Path(name).name
+    return key_part(model_words(name) if last == "model" else last)
 
 
 def _target(
@@ -237,12 +257,9 @@ def _card(
     form: str,
     reviewed: Mapping[str, Any],
     numbers: Mapping[str, Number],
-    held_out: Sequence[str],
-    device: str,
-    trust: bool,
+    held_out: Sequence[Mapping[str, Any]],
 ) -> dict[str, Any]:
     manifest = run.manifest
-    filters = manifest["settings"]["filters"]
     digest = hashlib.sha256("".join(sorted(str(row["sha256"]) for row in listed)).encode())
     screens = {k: n.to_json() for k, n in run.numbers.items() if k.startswith("screen.")}
     return {
@@ -256,14 +273,7 @@ def _card(
         "protocol": manifest["protocol"],
         "settings": manifest["settings"],
         "filters": manifest["filters"],
-        "held_out": [
-            {
-                "model": spec,
-                "weights_hash": weights_hash(load(spec, device=device, trust_remote_code=trust)),
-                "family_of_filter": kin(spec, filters) or None,
-            }
-            for spec in held_out
-        ],
+        "held_out": [dict(row) for row in held_out],
         "funnel": run.table("funnel"),
         "set_aside": run.table("aside_counts"),
         "review": dict(reviewed),

@@ -7,9 +7,10 @@ Differs: each held-out model is judged on the frozen images and, image by image,
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -45,19 +46,18 @@ class Target:
     classes: tuple[str, ...]
 
 
-def family(spec: str) -> str:
-    """The kind of network a spec names, without its size.
+def family(spec: str, card: Mapping[str, Any] | None = None) -> str:
+    """The kind of network a spec names, without its size; a checkpoint's card knows better.
 
     >>> family("timm:tf_efficientnet_lite0@f.pth"), family("torchvision:mobilenet_v2")
     ('tf_efficientnet_lite', 'mobilenet_v')
+    >>> family("runs/a/model", {"architecture": {"kind": "resnet18"}})
+    'resnet'
     """
-    name = Path(spec.split("@")[0].split(":")[-1]).name
+    built = (card or {}).get("architecture", {})
+    kind = built.get("kind", "") if isinstance(built, Mapping) else ""
+    name = Path((kind or spec).split("@")[0].split(":")[-1]).name
     return re.sub(r"\d.*", "", name) or name
-
-
-def kin(spec: str, filters: Sequence[str]) -> str:
-    """The filter of the same family as a held-out model; empty where there is none."""
-    return next((f for f in filters if family(f) == family(spec)), "")
 
 
 def answers_over(
