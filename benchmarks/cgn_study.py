@@ -91,7 +91,9 @@ def table(given: argparse.Namespace) -> dict[Path, list[str]]:
             "--gan",
             str(given.runs / f"gan-{which}"),
         ]
-        jobs[out] = command("cgn_evaluate", which, out, given, *sources)
+        jobs[out] = command(
+            "cgn_evaluate", which, out, given, *sources, "--count", str(given.count)
+        )
     return jobs
 
 
@@ -145,6 +147,7 @@ def main() -> int:
     parser.add_argument("--textures")
     parser.add_argument("--runs", type=Path, default=Path("runs/cgn"))
     parser.add_argument("--to", type=Path, default=Path("runs/kept"))
+    parser.add_argument("--count", type=int, default=50_000)
     parser.add_argument("--sizes", default="10000,100000,1000000")
     parser.add_argument("--minutes", type=float, default=9.0)
     parser.add_argument("--device", default="auto")
