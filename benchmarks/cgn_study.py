@@ -94,6 +94,12 @@ def table(given: argparse.Namespace) -> dict[Path, list[str]]:
         jobs[out] = command(
             "cgn_evaluate", which, out, given, *sources, "--count", str(given.count)
         )
+    without = given.runs / "plain-coloured"
+    if (without / "DONE").exists():  # intact masks against accuracy wants some that are not
+        out = given.runs / "table-plain-coloured"
+        jobs[out] = command(
+            "cgn_evaluate", "coloured", out, given, "--cgn", str(without), "--tsne", "0"
+        )
     return jobs
 
 
