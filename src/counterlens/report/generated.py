@@ -4,12 +4,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from counterlens.report.blocks import Badge, Block, Gallery, Picture, Section, Strip
-from counterlens.report.parts import embed, number_list, plain_table
+from counterlens.report.parts import embed, number_matrix, plain_table
 from counterlens.runs import Run
 from counterlens.runs.keys import show
 
 TABLES = ("disagreements", "drawable", "real")
 SHOWN = 8
+_MEANS = ("succeeded", "p_up", "p_down", "start_p_up", "start_p_down")
 _HIDDEN = ("image", "start", "nearest", "name")
 
 
@@ -22,21 +23,20 @@ def sections(run: Run) -> list[Section]:
 
 
 def _found(run: Run, rows: Sequence[Mapping[str, Any]]) -> Section:
-    blocks: list[Block] = [
-        number_list(
-            {k: n for k, n in run.numbers.items() if k.startswith("disagree.")},
-            caption="Means over all images",
-        )
-    ]
+    blocks: list[Block] = []
     for word in dict.fromkeys(str(row["class"]) for row in rows):
         for way in dict.fromkeys(str(row["way"]) for row in rows):
             part = [row for row in rows if row["class"] == word and row["way"] == way]
             up, down = part[0]["up"], part[0]["down"]
             pictures = [p for row in part[:SHOWN] for p in _pair(run, row)]
-            title = f"{word}: {up} says so, {down} does not"
+            title = f"{word}: {up} raised, {down} lowered"
             anchor = f"{way}-{''.join(c if c.isalnum() else '-' for c in word)}"
             told = f"{len(part)} images, none left out"
             blocks.append(Strip(title, told, pictures, anchor))
+    means = {k: n for k, n in run.numbers.items() if k.rsplit(".", 1)[-1] in _MEANS}
+    blocks += (
+        number_matrix(means, "disagree", caption="Means over all images", subject="Raised") or ()
+    )
     text = [{k: v for k, v in row.items() if k not in _HIDDEN} for row in rows]
     blocks += plain_table("all images", text, drawn=False)
     lead = (
