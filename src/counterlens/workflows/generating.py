@@ -117,7 +117,7 @@ def can_draw(
 
     Where that are too few, other words for it are tried, and the best word is taken.
     """
-    tried = []
+    tried: list[dict[str, Any]] = []
     words = [name, *_synonyms(name)]
     for word in words:
         seeds = torch.tensor([seed_of("draw", seed, word, i) for i in range(DRAWS)])
