@@ -161,7 +161,7 @@ def test_mask_losses_are_the_literal_sums(rng):
 
 def test_the_generator_teaches_the_critic_nothing_and_each_network_only_itself(rng):
     net, critic = CGN(2, width=4), critics.build("linear", 2, 8)
-    game = losses.Game(critic, narrow_vgg(rng), (0.05, 0, 0, 0), 0.1, 1.0)
+    game = losses.Game(critic, narrow_vgg(rng), (0.05, 0.0, 0.0, 0.0), 0.1, 1.0)
     u, y, places = inputs(rng, 4, 2)
     batch = {
         "u": u, "y": y, "places": places, "labels": y, "x": torch.zeros(4, 2, 3, 32, 32),

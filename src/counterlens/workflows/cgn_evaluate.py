@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -36,6 +35,7 @@ from counterlens.models.digit_net import DigitNet
 from counterlens.runs import Number, Run, new_folder
 from counterlens.workflows import cgn_figures as figures
 from counterlens.workflows.cgn_data import make
+from counterlens.workflows.cgn_data import sizes as plan_sizes
 from counterlens.workflows.cgn_measure import (
     Test,
     as_classifier,
@@ -342,12 +342,16 @@ def _ablate(
         if any(row["size"] == size for row in rows):
             continue
         cells = [(ratio, i) for ratio in ratios for i in range(len(makers))]
-        parts = [make(makers[i].net, size, ratio=ratio, seed=i) for ratio, i in cells]
-        least = min(len(x) for x, _ in parts)
-        starts = np.cumsum([0, *(len(x) for x, _ in parts[:-1])]).tolist()
-        pool = Pool(torch.cat([x for x, _ in parts]), torch.cat([y for _, y in parts]))
-        del parts
-        arms = [torch.arange(start, start + least) for start in starts]
+        least = min(sum(plan_sizes(size, ratio)) for ratio in ratios)
+        device = test.x.device
+        x = torch.empty(least * len(cells), 3, 32, 32, dtype=torch.uint8, device=device)
+        y = torch.empty(least * len(cells), dtype=torch.long, device=device)
+        arms = list(torch.arange(len(y)).view(len(cells), least))
+        for (ratio, i), rows_of in zip(cells, arms, strict=True):  # filled in place: it is large
+            here = slice(int(rows_of[0]), int(rows_of[0]) + least)
+            made, labels = make(makers[i].net, size, ratio=ratio, seed=i)
+            x[here], y[here] = made[:least], labels[:least]
+        pool = Pool(x, y)
         say(f"{len(arms)} classifiers of {least} counterfactuals")
         net = train_stack(
             pool, arms, [i for _, i in cells], epochs=epochs, say=say, graph=pool.x.is_cuda,
