@@ -2,8 +2,8 @@
 
 Result: 92 of the first 100 suspects are planted errors [85.0, 95.9] %; 10,000 CIFAR-10 test images,
     200 planted, 496 suspects in all, the two small shipped models (torch 2.15, CPU, 1 thread).
-    Of the eight others the first, test image 2405, is labelled cat and shows a frog: an error of the
-    data set itself, counted against us.
+    Of the eight others the first, test image 2405, is labelled cat and shows a frog: an error of
+    the data set itself, counted against us.
 Run: .venv/bin/python benchmarks/label_errors.py FILE.npz        # CIFAR-10 test images, packed
 
 2 % of the labels are replaced by another class at random; the models never saw these images.
