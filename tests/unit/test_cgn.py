@@ -223,3 +223,12 @@ def test_unknown_words_are_refused_with_the_known_ones(bad):
     }
     with pytest.raises(InputError, match="expected"):
         calls[bad]()
+
+
+def test_backgrounds_start_at_the_colour_of_the_border(rng):
+    net = CGN(2, width=4)
+    cgn.start_background(net, torch.tensor([-1.0, 0.0, 0.5]))
+    _, _, behind = net(*inputs(rng, 64, 2))
+    means = behind.mean((0, 3, 4))
+    assert (means[:, 0] < -0.9).all() and (means[:, 1].abs() < 0.1).all()
+    assert (means[:, 2] - 0.3).abs().max() < 0.2  # tanh of a spread around its bias

@@ -238,6 +238,17 @@ def initialise(net: nn.Module, how: str, gain: float) -> None:
             nn.init.zeros_(layer.bias)
 
 
+@torch.no_grad()
+def start_background(net: CGN, colour: Float[Tensor, "3"]) -> None:
+    """Let the backgrounds of all classes start at one colour in [−1, 1].
+
+    The batch norm before the tanh spreads the classes around its bias. From a bias of 0 half of
+    them start bright, and where the data's ground is black those begin as negatives.
+    """
+    bias = torch.atanh(colour.clamp(-0.99, 0.99))
+    net.background.norm.bias.copy_(bias.repeat(net.stack))
+
+
 def save(folder: Path, net: CGN | DCGAN, card: Mapping[str, Any], *, row: int = 0) -> Path:
     """Write one network of a stack as model.safetensors, in half precision, with its card."""
     from safetensors.torch import save_file

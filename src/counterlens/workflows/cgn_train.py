@@ -11,8 +11,9 @@ At 100 TFLOP/s that is 2.7 ms; 56,250 updates of Coloured MNIST (15 epochs) take
 
 Paper: Sauer and Geiger 2021 (cgn2021, MNIST code); cgnstudy2022 for the edge loss.
 Differs: the edge loss has weight 1 in all sets (the study: 0.1, Coloured alone): where a digit is
-       drawn right it is nearly 0, so only a wrong mask feels it. No checkpoint is picked by hand:
-       the last epoch counts.
+       drawn right it is nearly 0, so only a wrong mask feels it. Backgrounds start at the colour
+       of the data's border (`border_start`, see `generators.cgn.start_background`). The last epoch
+       counts: nothing is picked by hand.
 """
 
 import argparse
@@ -39,7 +40,7 @@ from counterlens.models import vgg
 from counterlens.models.digit_net import DigitNet
 from counterlens.runs import Number, Run, new_folder
 from counterlens.workflows import recipes
-from counterlens.workflows.cgn_masks import READ, Health, examine, train_reader
+from counterlens.workflows.cgn_masks import BORDER, READ, Health, examine, train_reader
 from counterlens.workflows.cgn_settings import defaults, next_round, numbers_of
 from counterlens.workflows.cgn_sheets import save_sheet
 from counterlens.workflows.digit_stack import Say, Shuffled, seeded, unit_range
@@ -204,9 +205,19 @@ def _players(job: _Job, starts: Sequence[int]) -> tuple[CGN | DCGAN, nn.Module]:
 
     net = cgn.build(job.kind, len(starts), **job.options)
     net.load_state_dict(stacked([seeded(generator, start) for start in starts]))
+    if isinstance(net, CGN) and settings["border_start"]:
+        cgn.start_background(net, _border_colour(job.x))
     other = critics.build(settings["critic"], len(starts), settings["critic_width"])
     other.load_state_dict(stacked([seeded(critic, start + 7) for start in starts]))
     return net.to(job.device), other.to(job.device)
+
+
+def _border_colour(x: Tensor) -> Tensor:
+    """Mean colour of the outer three pixels of the data, in [−1, 1]."""
+    part = unit_range(x[:2000].cpu())
+    edge = torch.ones(part.shape[2:], dtype=torch.bool)
+    edge[BORDER:-BORDER, BORDER:-BORDER] = False
+    return part[:, :, edge].mean((0, 2))
 
 
 def _fit(
