@@ -106,7 +106,10 @@ def _on_ray(
 def _stream(
     ray: Any, make: Callable[[], Work], todo: Sequence[Shard], most: int, gpus: float
 ) -> Iterator[tuple[Shard, Columns]]:
-    """Ray Data over the list of shards; actors build the work once and keep it."""
+    """Ray Data over the list of shards; actors build the work once and keep it.
+
+    Ray Data restarts actors that die and repeats their tasks without being asked.
+    """
     import pyarrow as pa
 
     def build(items: Any) -> Any:  # a class made here pickles by value, as Ray needs it
@@ -132,8 +135,6 @@ def _stream(
             ),
             num_cpus=1,
             num_gpus=gpus or None,
-            max_restarts=-1,
-            max_task_retries=-1,
         )
 
     rows = [{"index": s.index, "start": s.start, "stop": s.stop} for s in todo]
