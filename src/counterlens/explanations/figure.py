@@ -31,6 +31,13 @@ class Panel:
     tone: Literal["", "good", "bad"] = ""
 
 
+def canvas(wide: float, high: float) -> Any:
+    """An empty matplotlib figure for a plot, in inches."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(wide, high), dpi=130, layout="constrained")
+
+
 def grid(
     rows: Sequence[Sequence[Panel]],
     *,

@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from counterlens.explanations.cam import class_cam, overlay
-from counterlens.explanations.figure import Panel
+from counterlens.explanations.figure import Panel, canvas
 from counterlens.models.digit_net import DigitNet
 from counterlens.runs import Run, atomic
 from counterlens.workflows.cgn_measure import LAYER, Test, as_classifier
@@ -53,10 +53,8 @@ def plane_figure(
     run: Run, panels: Mapping[str, tuple[Float[Tensor, "n d"], Int[Tensor, "n"]]], *, seed: int
 ) -> dict[str, Any]:
     """One panel of t-SNE per name, coloured by digit (figure 6)."""
-    from matplotlib.figure import Figure
-
     high = -(-len(panels) // 2)
-    figure = Figure(figsize=(8, 4 * high), dpi=130, layout="constrained")
+    figure = canvas(8, 4 * high)
     for i, (name, (features, labels)) in enumerate(panels.items(), 1):
         axes = figure.add_subplot(high, 2, i)
         points = plane(features, seed=seed)
@@ -78,9 +76,7 @@ def plane_figure(
 
 def mask_figure(run: Run, points: Sequence[tuple[int, float]]) -> dict[str, Any]:
     """Intact masks of each CGN against the accuracy of its classifier (figure 7)."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(4.4, 3.4), dpi=130, layout="constrained")
+    figure = canvas(4.4, 3.4)
     axes = figure.add_subplot()
     axes.scatter([p[0] for p in points], [100 * p[1] for p in points], s=22, alpha=0.7)
     axes.set_xlabel("digits with intact masks")
@@ -91,9 +87,7 @@ def mask_figure(run: Run, points: Sequence[tuple[int, float]]) -> dict[str, Any]
 
 def ablation_figure(run: Run, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Accuracy by size, a line per ratio (figure 10)."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(4.6, 3.4), dpi=130, layout="constrained")
+    figure = canvas(4.6, 3.4)
     axes = figure.add_subplot()
     for ratio in sorted({row["ratio"] for row in rows}):
         sizes = sorted({row["size"] for row in rows if row["ratio"] == ratio})
