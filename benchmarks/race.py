@@ -3,6 +3,7 @@
 A busy machine then slows all arms alike; a result whose rounds disagree says so itself.
 """
 
+import math
 import os
 import platform
 import statistics
@@ -20,7 +21,7 @@ class Lap(NamedTuple):
     cpu: float
 
 
-NOISY = 1.5  # slowest over fastest round above which a ratio is not to be quoted
+NOISY = 1.25  # upper over lower end of the interval above which a ratio is not to be quoted
 
 
 def race(rounds: int = 5, **arms: Callable[[], object]) -> dict[str, list[Lap]]:
@@ -41,25 +42,42 @@ def _cpu() -> float:
 
 
 def ratio(laps: dict[str, list[Lap]], first: str, second: str) -> dict[str, float | str]:
-    """How fast `first` is next to `second`: ratios of throughput round by round, and a verdict.
+    """How fast `first` is next to `second`: the median over rounds of the ratio of throughputs.
 
-    `low` and `high` span the rounds, without the outermost tenth on each side where there are ten
-    or more. `cpu` is the same ratio in seconds of computation, which a busy machine disturbs less.
+    `low` and `high` bound the median with 95 % confidence, by order statistics (the whole range
+    below six rounds); `least` and `most` are the outermost rounds. `cpu` is the same ratio in
+    seconds of computation, which a busy machine disturbs less.
     """
     pairs = list(zip(laps[first], laps[second], strict=True))
     ratios = sorted(b.wall / a.wall for a, b in pairs)
     work = sorted(b.cpu / a.cpu for a, b in pairs)
-    cut = len(ratios) // 10
+    cut = _cut(len(ratios))
     low, high = ratios[cut], ratios[-1 - cut]
     return {
         "ratio": statistics.median(ratios),
         "low": low,
         "high": high,
+        "least": ratios[0],
+        "most": ratios[-1],
+        "rounds": len(ratios),
         "cpu": statistics.median(work),
         "cpu_low": work[cut],
         "cpu_high": work[-1 - cut],
         "verdict": "" if high / low < NOISY else "NOISY, do not quote",
     }
+
+
+def _cut(rounds: int) -> int:
+    """How many rounds on each side lie outside a 95 % interval of the median.
+
+    >>> [_cut(n) for n in (5, 6, 11, 31)]
+    [0, 0, 1, 9]
+    """
+    below, cut = 0.5**rounds, 0
+    while below + math.comb(rounds, cut + 1) * 0.5**rounds <= 0.025:
+        cut += 1
+        below += math.comb(rounds, cut) * 0.5**rounds
+    return cut
 
 
 def machine() -> dict[str, object]:
