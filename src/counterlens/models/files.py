@@ -136,12 +136,15 @@ def _imported(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(found)
     sys.modules[name] = module  # dataclasses and pickling look their module up here
     sys.path.insert(0, str(whole.parent))
+    kept = sys.dont_write_bytecode
+    sys.dont_write_bytecode = True  # nothing of ours is left in the user's folder
     try:
         found.loader.exec_module(module)
     except BaseException:
         del sys.modules[name]
         raise
     finally:
+        sys.dont_write_bytecode = kept
         sys.path.remove(str(whole.parent))
     return module
 
