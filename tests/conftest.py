@@ -1,6 +1,7 @@
 """Shared by all tests: one thread budget, seeded generators, the path of optional outside data."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,15 @@ settings.load_profile("counterlens")
 def rng() -> torch.Generator:
     """A seeded generator, fresh for each test."""
     return torch.Generator().manual_seed(0)
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Tiny tensors gain nothing from a second thread, and lose much on a busy machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session")

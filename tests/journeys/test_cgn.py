@@ -23,13 +23,7 @@ from journeys.command import Command
 TINY = ("epochs=1", "width=4", "critic_width=8", "examined=2", "reader_updates=1", "attempts=2")
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Networks this small gain nothing from a second thread, and lose much on a busy machine."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")

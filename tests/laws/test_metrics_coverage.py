@@ -23,13 +23,7 @@ from counterlens.metrics.calibration import count_bins, ece_of, rms_of, width_bi
 K, SPREAD, MANY = 6, 2.5, 100_000
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Thousands of tiny operations: a second thread only waits."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def _logits(rng: np.random.Generator, n: int, spread: float = SPREAD) -> torch.Tensor:

@@ -20,14 +20,7 @@ from counterlens.generators.stacked import stacked, unstacked
 from counterlens.losses import cgn as losses
 from counterlens.models import vgg
 
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Networks this small gain nothing from a second thread, and lose much on a busy machine."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def inputs(rng: torch.Generator, b: int, s: int) -> tuple[Tensor, Tensor, Tensor]:

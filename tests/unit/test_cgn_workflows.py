@@ -23,13 +23,7 @@ from counterlens.workflows.digit_stack import Pool, Shuffled, answers, single, t
 DIGITS = open_digits("sample:mnist")
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Networks this small gain nothing from a second thread, and lose much on a busy machine."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 class Copies(nn.Module):

@@ -19,13 +19,7 @@ pytest.importorskip("diffusers")
 SHORT = Settings(steps=3, updates=3, cuts=2, last=2)
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Tiny tensors only wait for a second thread."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")

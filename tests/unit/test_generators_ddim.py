@@ -22,13 +22,7 @@ from diffusion_models import tiny_model
 diffusers = pytest.importorskip("diffusers")
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Tiny tensors only wait for a second thread."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")

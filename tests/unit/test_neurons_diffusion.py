@@ -21,13 +21,7 @@ from diffusion_models import TINY, tiny_model
 pytest.importorskip("diffusers")
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Tiny tensors only wait for a second thread."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ def render(run: Run) -> Path:
 def html(run: Run) -> str:
     """The report of a run as text."""
     return (
-        _environment()
+        environment()
         .get_template("page.html")
         .render(
             page=page(run),
@@ -40,7 +40,8 @@ def _version() -> str:
 
 
 @cache
-def _environment() -> Environment:
+def environment() -> Environment:
+    """Where templates are found, and how they are filled."""
     return Environment(
         loader=PackageLoader("counterlens.report"),
         autoescape=True,

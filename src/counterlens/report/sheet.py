@@ -3,13 +3,12 @@
 import base64
 import json
 from collections.abc import Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from counterlens.report.html import environment
 from counterlens.review import TAGS
 from counterlens.runs import Run, write_text
 
@@ -43,7 +42,7 @@ def write_sheet(
         )
     kind = str(run.manifest.get("kind", "adversarial"))
     text = (
-        _environment()
+        environment()
         .get_template("sheet.html")
         .render(
             title=run.folder.name,
@@ -62,14 +61,3 @@ def write_sheet(
 def _script_text(text: str) -> str:
     """A text as a JavaScript literal that cannot end its script."""
     return json.dumps(text).replace("<", "\\u003c").replace("&", "\\u0026")
-
-
-@cache
-def _environment() -> Environment:
-    return Environment(
-        loader=PackageLoader("counterlens.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )

@@ -11,6 +11,16 @@ import triton.language as tl
 
 
 @triton.jit
+def summed(x, bias, other, at, inside, channels, ADDS: tl.constexpr):
+    """x + bias + other, in float32."""
+    total = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
+    total += tl.load(bias + at % channels, mask=inside, other=0.0)
+    if ADDS:
+        total += tl.load(other + at, mask=inside, other=0.0).to(tl.float32)
+    return total
+
+
+@triton.jit
 def forward(
     x,
     bias,
@@ -25,10 +35,7 @@ def forward(
     """out = act(x + bias + other)."""
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = at < count
-    total = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
-    total += tl.load(bias + at % channels, mask=inside, other=0.0)
-    if ADDS:
-        total += tl.load(other + at, mask=inside, other=0.0).to(tl.float32)
+    total = summed(x, bias, other, at, inside, channels, ADDS)
     value = total / (1 + tl.exp(-total)) if SILU else tl.maximum(total, 0.0)
     tl.store(out + at, value.to(out.dtype.element_ty), mask=inside)
 
@@ -49,10 +56,7 @@ def backward(
     """out = grad · act'(x + bias + other)."""
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = at < count
-    total = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
-    total += tl.load(bias + at % channels, mask=inside, other=0.0)
-    if ADDS:
-        total += tl.load(other + at, mask=inside, other=0.0).to(tl.float32)
+    total = summed(x, bias, other, at, inside, channels, ADDS)
     if SILU:
         share = 1 / (1 + tl.exp(-total))
         slope = share * (1 + total * (1 - share))

@@ -7,7 +7,6 @@ Paper: Sauer and Geiger 2021 (cgn2021), MNIST code: batches of 100 masks; for ea
 Differs: everything random is drawn on the CPU, so that the factors are the same on every device.
 """
 
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +24,7 @@ from counterlens.generators import cgn
 from counterlens.generators.cgn import CGN, CLASSES, DCGAN, NOISE, PLACES, Part, compose
 from counterlens.runs import Run, atomic, new_folder, read_json, write_json
 from counterlens.workflows.digit_stack import pieces
-from counterlens.workflows.training_report import write_report
+from counterlens.workflows.telling import teller, write_report
 
 BATCH = 100
 SHARD = 10_000
@@ -183,19 +182,19 @@ def generate(
         "seed": seed,
         "shards": len(plan),
     }
+    say = teller(quiet)
     for i, size in enumerate(plan):
         file = folder / f"shard-{i:05d}.npz"
         if file.is_file():
             continue
         _write(file, make_shard(net, i, size, ratio=ratio, seed=seed))
-        if not quiet:
-            print(f"shard {i + 1} of {len(plan)}: {size} pictures", file=sys.stderr, flush=True)
+        say(f"shard {i + 1} of {len(plan)}: {size} pictures")
     write_json(folder / "card.json", facts)
     from counterlens.workflows.cgn_sheets import show_shard
 
     show_shard(run, make_shard(net, 0, plan[0], ratio=ratio, seed=seed))
     run.note(model=card["name"], data=card["set"], seed=seed, pictures=sum(plan))
-    write_report(run, quiet=quiet)
+    write_report(run, say)
     run.finish()
     return run
 

@@ -13,7 +13,6 @@ Differs: CGNs trained from scratch, not picked by hand. `originals` limits how m
        combined arms see: they are where the shortcut is learnt.
 """
 
-import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,13 +25,14 @@ from torch import Tensor
 from counterlens.classifier import pick_device
 from counterlens.data.digit_factors import open_digits
 from counterlens.data.mnist_variants import Variant, independence, variant
-from counterlens.errors import CounterlensError, InputError
+from counterlens.errors import InputError
 from counterlens.generators import cgn
 from counterlens.generators.cgn import CGN, DCGAN
 from counterlens.metrics.intervals import wilson
 from counterlens.models import checkpoint
 from counterlens.models.digit_net import DigitNet
 from counterlens.runs import Number, Run, new_folder
+from counterlens.workflows import bare
 from counterlens.workflows import cgn_figures as figures
 from counterlens.workflows.cgn_data import make
 from counterlens.workflows.cgn_data import sizes as plan_sizes
@@ -44,9 +44,9 @@ from counterlens.workflows.cgn_measure import (
     overlap,
     pooled,
 )
-from counterlens.workflows.digit_stack import Pool, Say, answers, single, train_stack
+from counterlens.workflows.digit_stack import Pool, answers, single, train_stack
+from counterlens.workflows.telling import Say, teller, write_report
 from counterlens.workflows.train import device_name
-from counterlens.workflows.training_report import write_report
 
 ARMS = ("original", "gan", "cgn", "original+gan", "original+cgn")
 HELD_OUT = 10_000
@@ -105,9 +105,7 @@ def evaluate(
         seen: test pictures whose heat maps are compared with masks.
         tsne: pictures in each t-SNE panel; 0 for none.
     """
-    say: Say = (
-        (lambda line: None) if quiet else (lambda line: print(line, file=sys.stderr, flush=True))
-    )
+    say = teller(quiet)
     digits = open_digits(mnist)
     train = variant(which, "train", digits, textures=textures)
     test = variant(which, "test", digits, textures=textures)
@@ -141,7 +139,7 @@ def evaluate(
         rows = _measure(run, trained, pool, asked_test, makers["cgn"], seen, say)
         _numbers(run, rows, which, count, len(test))
         _figures(run, trained, asked_test, makers["cgn"], rows, tsne, seed)
-    write_report(run, quiet=quiet)
+    write_report(run, say)
     run.finish()
     return run
 
@@ -370,7 +368,7 @@ def _ablate(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """`python -m counterlens.workflows.cgn_evaluate`: for machines without the command line."""
-    parser = argparse.ArgumentParser(description=evaluate.__doc__)
+    parser = bare.options(evaluate.__doc__)
     parser.add_argument("which")
     parser.add_argument("--cgn", action="append", default=[], dest="cgns")
     parser.add_argument("--gan", action="append", default=[], dest="gans")
@@ -382,18 +380,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--sizes", type=_numbers_list, default=[])
     parser.add_argument("--ratios", type=_numbers_list, default=[1, 5, 10, 20])
     parser.add_argument("--tsne", type=int, default=3840)
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--resume", action="store_true")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--device", default="auto")
-    parser.add_argument("--quiet", action="store_true")
     given = vars(parser.parse_args(arguments))
-    try:
-        print(evaluate(given.pop("which"), **given).folder)
-    except CounterlensError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
-    return 0
+    return bare.command(lambda: evaluate(given.pop("which"), **given))
 
 
 def _numbers_list(text: str) -> list[int]:

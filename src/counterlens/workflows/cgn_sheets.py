@@ -16,7 +16,7 @@ from counterlens.generators.cgn import CGN, CLASSES, DCGAN, NOISE, PLACES, compo
 from counterlens.images import tile, write_png
 from counterlens.runs import Run, new_folder
 from counterlens.workflows.cgn_data import Shard, make_shard, pixels
-from counterlens.workflows.training_report import write_report
+from counterlens.workflows.telling import teller, write_report
 
 ROWS = ("shape", "object", "background", "same class", "counterfactual", "counterfactual")
 
@@ -109,6 +109,6 @@ def show(
     show_counts = make_shard(net, 0, 100, seed=seed)
     cells = [one.permute(1, 2, 0).cpu().numpy() for one in show_counts.x]
     write_png(run.path("images", "counterfactuals.png"), tile(cells, columns=20))
-    write_report(run, quiet=quiet)
+    write_report(run, teller(quiet))
     run.finish()
     return run

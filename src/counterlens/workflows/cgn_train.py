@@ -16,7 +16,6 @@ Differs: the edge loss has weight 1 in all sets (the study: 0.1, Coloured alone)
        counts: nothing is picked by hand.
 """
 
-import argparse
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -30,7 +29,7 @@ from torch import Tensor, nn
 from counterlens.classifier import pick_device
 from counterlens.data.digit_factors import open_digits
 from counterlens.data.mnist_variants import Variant, independence, variant
-from counterlens.errors import CounterlensError, InputError
+from counterlens.errors import InputError
 from counterlens.fit import Plan, Player, fit
 from counterlens.generators import cgn, critics
 from counterlens.generators.cgn import CGN, CLASSES, DCGAN, NOISE, PLACES
@@ -39,13 +38,13 @@ from counterlens.losses.cgn import Game
 from counterlens.models import vgg
 from counterlens.models.digit_net import DigitNet
 from counterlens.runs import Number, Run, new_folder
-from counterlens.workflows import recipes
+from counterlens.workflows import bare, recipes
 from counterlens.workflows.cgn_masks import BORDER, READ, Health, examine, train_reader
 from counterlens.workflows.cgn_settings import defaults, next_round, numbers_of
 from counterlens.workflows.cgn_sheets import save_sheet
-from counterlens.workflows.digit_stack import Say, Shuffled, seeded, unit_range
+from counterlens.workflows.digit_stack import Shuffled, seeded, unit_range
+from counterlens.workflows.telling import Say, teller, write_report
 from counterlens.workflows.train import device_name
-from counterlens.workflows.training_report import write_report
 
 ATTEMPT = 1_000_003  # between the seeds of two attempts
 LOST = 5  # fewer intact digits than this at half-time are lost
@@ -107,9 +106,7 @@ def train_cgn(
     chosen = list(dict.fromkeys(seeds))
     if not chosen:
         raise InputError("no seed came, expected one or more, e.g. --seeds 0,1,2.")
-    say: Say = (
-        (lambda line: None) if quiet else (lambda line: print(line, file=sys.stderr, flush=True))
-    )
+    say = teller(quiet)
     digits = open_digits(mnist)
     data = variant(which, "train", digits, textures=textures)
     features = None
@@ -140,7 +137,7 @@ def train_cgn(
     say(f"{which}: {len(data)} pictures, seeds {chosen} on {device_name(where)}")
     _rounds(job, chosen)
     _finish(job, chosen, time.monotonic() - began)
-    write_report(run, quiet=quiet)
+    write_report(run, say)
     run.finish()
     return run
 
@@ -389,25 +386,16 @@ def _mask_numbers(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """`python -m counterlens.workflows.cgn_train`: for machines without the command line."""
-    parser = argparse.ArgumentParser(description=train_cgn.__doc__)
+    parser = bare.options(train_cgn.__doc__, seed=False)
     parser.add_argument("which")
     parser.add_argument("--kind", default="cgn")
     parser.add_argument("--mnist", default="sample:mnist")
     parser.add_argument("--textures")
     parser.add_argument("--vgg", dest="vgg_file")
     parser.add_argument("--seeds", default="0", type=numbers_of)
-    parser.add_argument("--set", action="append", default=[], dest="changes", metavar="KEY=VALUE")
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--resume", action="store_true")
-    parser.add_argument("--device", default="auto")
-    parser.add_argument("--quiet", action="store_true")
+    parser.add_argument("--set", action="append", default=[], dest="changes", metavar="K=V")
     given = vars(parser.parse_args(arguments))
-    try:
-        print(train_cgn(given.pop("which"), **given).folder)
-    except CounterlensError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
-    return 0
+    return bare.command(lambda: train_cgn(given.pop("which"), **given))
 
 
 if __name__ == "__main__":

@@ -24,14 +24,12 @@ from counterlens.workflows.curate_pool import (
     Frame,
     Parts,
     Pool,
-    Say,
     choose_frame,
     filter_facts,
     judge_pool,
     labelled,
     load_models,
     matches,
-    teller,
 )
 from counterlens.workflows.curate_record import (
     filter_accuracies,
@@ -40,6 +38,7 @@ from counterlens.workflows.curate_record import (
     write_funnel,
 )
 from counterlens.workflows.failure_modes import probe
+from counterlens.workflows.telling import Say, teller
 
 SHARD = 512
 

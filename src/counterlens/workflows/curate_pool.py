@@ -4,8 +4,7 @@ The pass writes a Parquet file per shard into the run; a file that is there is n
 an interrupted pass goes on where it stopped, here or on Ray.
 """
 
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,8 +24,7 @@ from counterlens.models import load
 from counterlens.models.weights import weights_hash
 from counterlens.runs import Run, atomic, read_json, write_json
 from counterlens.scale import Shard, from_arrow, map_shards, shards, to_arrow
-
-Say = Callable[[str], None]
+from counterlens.workflows.telling import Say
 
 
 @dataclass(frozen=True)
@@ -244,13 +242,6 @@ def _same_pool(run: Run, asked: Opinions, size: int) -> None:
     if path.exists() and read_json(path) != facts:
         raise RunExists(f"the pool of {run.folder} has changed since. Choose another --out.")
     write_json(path, facts)
-
-
-def teller(quiet: bool) -> Say:
-    """Lines to standard error, or silence."""
-    if quiet:
-        return lambda line: None
-    return lambda line: print(line, file=sys.stderr, flush=True)
 
 
 def _parquet() -> Any:

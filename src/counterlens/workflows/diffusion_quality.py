@@ -7,8 +7,6 @@ taken no part in making the generator.
 import argparse
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any
 
 import torch
 from jaxtyping import Float, UInt8
@@ -17,7 +15,7 @@ from torch import Tensor
 from counterlens.ball import mix
 from counterlens.classifier import Classifier, pick_device
 from counterlens.data import captions, open_set
-from counterlens.errors import CounterlensError, InputError
+from counterlens.errors import InputError
 from counterlens.explanations.targets import class_named
 from counterlens.generators import latent
 from counterlens.generators.ascent import draw
@@ -30,7 +28,9 @@ from counterlens.models import load
 from counterlens.models.parts import features
 from counterlens.runs import Number, Run, new_folder
 from counterlens.types import Images, Preprocess
+from counterlens.workflows import bare
 from counterlens.workflows.pixels import decoded
+from counterlens.workflows.telling import teller
 
 GUIDANCE, STEPS = 3.0, 25
 BATCH = {"cuda": 500, "cpu": 25, "mps": 50}
@@ -208,37 +208,33 @@ def sheet(run: Run, name: str, images: Images, each: int, rows: int, *, columns:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """`python -m counterlens.workflows.diffusion_quality FOLDER`: measure a generator again."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = bare.options(__doc__)
     parser.add_argument("generator")
     parser.add_argument("--judge", required=True)
     parser.add_argument("--test", required=True)
     parser.add_argument("--train")
     parser.add_argument("--count", type=int, default=1000)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--device", default="auto")
-    parser.add_argument("--out", type=Path)
     given = parser.parse_args(arguments)
-    try:
-        device = pick_device(given.device)
-        model = latent.load(given.generator, device=device)
-        judge = load(given.judge, device=str(device))
-        size = Preprocess((model.side, model.side))
-        held = open_set(given.test)
-        test = decoded(held, size, cache=None)
-        train = decoded(open_set(given.train), size, cache=None) if given.train else None
-        settings: dict[str, Any] = {**vars(given)}
-        run = Run.create(given.out or new_folder("quality", model.name), "quality", settings)
-        names = [captions.word(name) for name in held.classes]
-        evaluate(
-            model, run, names, judge=judge, test=test, train=train, count=given.count,
-            seed=given.seed, say=lambda line: print(line, file=sys.stderr, flush=True),
-        )  # fmt: skip
-        run.finish()
-        print(run.folder)
-    except CounterlensError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
-    return 0
+    return bare.command(lambda: _again(given))
+
+
+def _again(given: argparse.Namespace) -> Run:
+    device = pick_device(given.device)
+    model = latent.load(given.generator, device=device)
+    judge = load(given.judge, device=str(device))
+    size = Preprocess((model.side, model.side))
+    held = open_set(given.test)
+    test = decoded(held, size, cache=None)
+    train = decoded(open_set(given.train), size, cache=None) if given.train else None
+    folder = given.out or new_folder("quality", model.name)
+    run = Run.create(folder, "quality", {**vars(given)}, resume=given.resume)
+    names = [captions.word(name) for name in held.classes]
+    evaluate(
+        model, run, names, judge=judge, test=test, train=train, count=given.count,
+        seed=given.seed, say=teller(given.quiet),
+    )  # fmt: skip
+    run.finish()
+    return run
 
 
 if __name__ == "__main__":

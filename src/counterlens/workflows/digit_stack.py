@@ -19,8 +19,7 @@ from counterlens.fit import Plan, Player, fit
 from counterlens.generators.stacked import stacked, unstacked
 from counterlens.losses.inner import Batch
 from counterlens.models.digit_net import DigitNet
-
-Say = Callable[[str], None]
+from counterlens.workflows.telling import Say
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ and how often this error happens on real images of the class.
 Paper: Augustin, Neuhaus, Hein 2024 (digin2024), section 4.
 """
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,7 +32,6 @@ from counterlens.workflows.disagree_real import Real, verify_on
 from counterlens.workflows.explain import load_all
 from counterlens.workflows.generating import (
     Made,
-    Say,
     Wish,
     can_draw,
     column,
@@ -44,6 +42,7 @@ from counterlens.workflows.generating import (
     seed_of,
 )
 from counterlens.workflows.showing import Explanation, save_figure
+from counterlens.workflows.telling import Say, teller
 
 WAYS = ("first", "second")
 
@@ -108,7 +107,7 @@ def disagree(
     model = open_generator(generator, pair[0].mean.device, half=half)
     folder = out or new_folder("disagree", f"{key_part(pair[0].name)}-{key_part(pair[1].name)}")
     run = Run.create(folder, "disagree", asked, resume=resume)
-    say: Say = (lambda line: None) if quiet else _say
+    say = teller(quiet)
     run.note(
         model=f"{names[0]} against {names[1]}", generator=model.name, seed=seed,
         weights_hash=[weights_hash(net) for net in pair], device=str(model.device),
@@ -366,7 +365,3 @@ def _figures(run: Run, rows: Sequence[dict[str, Any]], pair: tuple[Classifier, C
         sides = ["start", f"{pair[0].name[-14:]}\nup", f"{pair[1].name[-14:]}\nup"]
         title = f"{word}: confidence of {pair[0].name} / of {pair[1].name}"
         save_figure(run, f"figure-{key_part(word)}", grid, sides=sides, title=title)
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)

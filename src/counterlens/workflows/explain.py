@@ -4,7 +4,6 @@ One method at a time: pixel counterfactuals, activation maps, colour or frame ed
 whose report shows the pictures side by side.
 """
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
@@ -28,6 +27,7 @@ from counterlens.workflows.explain_maps import explain_maps
 from counterlens.workflows.explain_pixel import explain_pixel
 from counterlens.workflows.inputs import Given, Pictures, open_pictures
 from counterlens.workflows.showing import Explanation, Job
+from counterlens.workflows.telling import teller
 
 METHODS: Mapping[str, Callable[[Job], dict[str, Number]]] = {
     "pixel": explain_pixel,
@@ -108,7 +108,7 @@ def explain(
     job = Job(
         run, classifier, tuple(opened[1:]), pictures, probs, targets,
         norm=checked, radii=radii, steps=steps, seed=seed, batch=batch,
-        say=_silent if quiet else _say,
+        say=teller(quiet),
     )  # fmt: skip
     run.add_numbers(METHODS[method](job))
     notes = [*pictures.notes, *(_explained(job) if method == "pixel" else ())]
@@ -201,11 +201,3 @@ def _explained(job: Job) -> list[str]:
 
 def _short(ids: Sequence[str]) -> str:
     return ids[0] if len(ids) == 1 else f"{len(ids)}-pictures"
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
-
-
-def _silent(line: str) -> None:
-    pass

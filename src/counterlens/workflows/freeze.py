@@ -27,8 +27,9 @@ from counterlens.models.weights import weights_hash
 from counterlens.review import Store, agreement, decisions, store_path
 from counterlens.runs import Number, Run, atomic, key_part, read_json, write_json, write_text
 from counterlens.runs.keys import model_words
-from counterlens.workflows.curate_pool import Frame, Parts, labelled, load_models, teller
+from counterlens.workflows.curate_pool import Frame, Parts, labelled, load_models
 from counterlens.workflows.frozen_card import readme
+from counterlens.workflows.telling import teller
 from counterlens.workflows.transfer import (
     Target,
     adversarial_numbers,

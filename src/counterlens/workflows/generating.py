@@ -29,8 +29,8 @@ from counterlens.search import frozen
 from counterlens.search.adam import Look
 from counterlens.types import Images, Labels, Probs
 from counterlens.workflows.showing import save
+from counterlens.workflows.telling import Say
 
-Say = Callable[[str], None]
 DRAWS = 8
 ENOUGH = 0.5
 """Below this share of prompt samples in which the class is seen, the generator cannot draw it."""

@@ -4,7 +4,6 @@ Without pictures: an image from nothing per unit. With pictures: where each of t
 and what it turns into when the unit is raised without a bound.
 """
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,7 @@ from counterlens.workflows.generating import open_generator
 from counterlens.workflows.inputs import Given, Pictures, open_pictures
 from counterlens.workflows.neurons_diffusion import Drawing, draw_units
 from counterlens.workflows.showing import Explanation, save, save_figure
+from counterlens.workflows.telling import teller
 
 COLUMNS = 8
 
@@ -96,28 +96,29 @@ def neurons(
     folder = out or new_folder("neurons", f"{key_part(classifier.name)}-{name}")
     run = Run.create(folder, "neurons", settings, resume=resume)
     run.note(model=settings["model"], weights_hash=weights_hash(classifier), seed=seed)
+    say = teller(quiet)
     rows: list[dict[str, Any]] = []
     panels: list[Panel] = []
     if painter is not None:
         job = Drawing(
             run, classifier, painter, tuple(dict.fromkeys(unit)), data, COUNTERFACTUAL, count, seed,
-            memory, lambda line: _say(line, quiet),
+            memory, say,
         )  # fmt: skip
         rows, found = draw_units(job)
         return _end(run, rows, found)
     if unit:
-        _say(f"{len(unit)} units from nothing: {steps} steps", quiet)
+        say(f"{len(unit)} units from nothing: {steps} steps")
         made = neuron_pictures(classifier, list(unit), steps=steps, seed=seed)
         rows += _made(run, classifier, made, "unit", list(unit), panels)
     if classes:
-        _say(f"{len(classes)} logits from nothing: {steps} steps", quiet)
+        say(f"{len(classes)} logits from nothing: {steps} steps")
         made = neuron_pictures(classifier, classes, kind="logit", steps=steps, seed=seed)
         rows += _made(run, classifier, made, "logit", classes, panels)
     grid = [panels[a : a + COLUMNS] for a in range(0, len(panels), COLUMNS)]
     save_figure(run, "figure-000", grid, title=f"{classifier.name}: pictures from nothing")
     if pictures is not None:
         for number in unit:
-            _say(f"unit {number} on {len(pictures)} pictures", quiet)
+            say(f"unit {number} on {len(pictures)} pictures")
             rows += _raised(run, classifier, pictures, number)
     return _end(run, rows, {})
 
@@ -201,8 +202,3 @@ def _votes(classifier: Classifier, number: int) -> list[dict[str, Any]]:
     top = torch.topk(head(classifier).weight[:, number], min(3, len(classifier.classes)))
     pairs = zip(top.indices.tolist(), top.values.tolist(), strict=True)
     return [{"class": classifier.classes[k], "weight": round(w, 4)} for k, w in pairs]
-
-
-def _say(line: str, quiet: bool) -> None:
-    if not quiet:
-        print(line, file=sys.stderr, flush=True)

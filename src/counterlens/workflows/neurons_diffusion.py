@@ -27,8 +27,9 @@ from counterlens.models.parts import features, head
 from counterlens.runs import Number, Run
 from counterlens.search import frozen
 from counterlens.types import Images
-from counterlens.workflows.generating import DRAWS, Say, Wish, column, optimise, reread, seed_of
+from counterlens.workflows.generating import DRAWS, Wish, column, optimise, reread, seed_of
 from counterlens.workflows.showing import save, save_figure
+from counterlens.workflows.telling import Say
 
 TOP = 5
 REAL, PROMPT, MADE = "best real image", "prompt only", "optimised"

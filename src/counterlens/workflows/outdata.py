@@ -7,7 +7,6 @@ Differs: any pool will do, since the 80 million tiny images are withdrawn. Pictu
        tested for low-level traces that would tell it apart without looking at its content.
 """
 
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -35,6 +34,7 @@ from counterlens.workflows.outdata_rules import (
     by_name,
     embed,
 )
+from counterlens.workflows.telling import teller
 
 CHECKED = 2000
 """Pictures of each set whose low-level statistics are compared."""
@@ -72,10 +72,7 @@ def outdata(
     if not 0 < typical < 1:
         raise InputError(f"--typical is {typical}, expected a share between 0 and 1.")
 
-    def say(line: str) -> None:
-        if not quiet:
-            print(line, file=sys.stderr, flush=True)
-
+    say = teller(quiet)
     own, others = open_set(inside), open_set(pool, limit=limit, seed=seed)
     if not own.classes:
         raise InputError(f"{inside} has no classes, expected a folder with a sub-folder per class.")

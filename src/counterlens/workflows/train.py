@@ -4,10 +4,9 @@ Paper: Augustin, Meinke, Hein 2020 (ratio2020); each recipe names its table.
 Differs: checkpoints are judged on held-out training images, where the paper used the test set.
 """
 
-import argparse
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +14,12 @@ import torch
 
 from counterlens.ball import Ball
 from counterlens.classifier import Classifier, pick_device
-from counterlens.errors import CounterlensError, InputError
+from counterlens.errors import InputError
 from counterlens.fit import Player, Progress, World, fit
 from counterlens.models import checkpoint, load, nets
 from counterlens.runs import Number, Run, new_folder
 from counterlens.types import Preprocess
-from counterlens.workflows import recipes
+from counterlens.workflows import bare, recipes
 from counterlens.workflows.health import Health
 from counterlens.workflows.pixels import Batches, Sets, default_cache
 from counterlens.workflows.plans import (
@@ -34,9 +33,9 @@ from counterlens.workflows.plans import (
     make_plan,
     matrix_rate,
 )
+from counterlens.workflows.telling import Say, teller, write_report
 
 Settings = Mapping[str, Any]
-Say = Callable[[str], None]
 
 
 def train(
@@ -68,7 +67,7 @@ def train(
     settings = recipes.load(recipe, changes)
     check(settings, out_data)
     world = World()
-    say = _teller(quiet or not world.main)
+    say = teller(quiet or not world.main)
     where = world.device(pick_device(device))
     folder = out or new_folder("train", settings["name"])
     asked = {"recipe": settings, "data": data, "out_data": out_data, "seed": seed}
@@ -96,16 +95,10 @@ def train(
         say(f"not finished: repeat the command with --resume ({run.folder}).")
         return run
     run.add_numbers(numbers(progress, len(sets.held_x)))
-    _report(run, say)
+    write_report(run, say)
     run.finish()
     say(f"done in {progress.seconds:.0f} s of training.")
     return run
-
-
-def _teller(quiet: bool) -> Say:
-    if quiet:
-        return lambda line: None
-    return lambda line: print(line, file=sys.stderr, flush=True)
 
 
 def classifier(settings: Settings, classes: Sequence[str]) -> Classifier:
@@ -246,15 +239,6 @@ def numbers(progress: Progress, n: int) -> dict[str, Number]:
     return found
 
 
-def _report(run: Run, say: Say) -> None:
-    try:
-        from counterlens.report import render
-
-        render(run)
-    except ImportError as error:  # a training machine may lack what a page needs
-        say(f"no report: {error}. Write it later: counterlens report {run.folder}")
-
-
 def device_name(device: torch.device) -> str:
     """What the device is called."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)
@@ -262,32 +246,23 @@ def device_name(device: torch.device) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """`python -m counterlens.workflows.train`: for `accelerate launch` and bare machines."""
-    parser = argparse.ArgumentParser(prog="counterlens train", description=train.__doc__)
+    parser = bare.options(train.__doc__, training=True)
     parser.add_argument("recipe", nargs="?")
     parser.add_argument("--data")
     parser.add_argument("--out-data")
-    parser.add_argument("--set", action="append", default=[], dest="changes", metavar="KEY=VALUE")
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--resume", action="store_true")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--device", default="auto")
-    parser.add_argument("--max-minutes", type=float)
-    parser.add_argument("--cache", type=Path)
-    parser.add_argument("--quiet", action="store_true")
     parser.add_argument("--list", action="store_true")
     given = vars(parser.parse_args(arguments))
-    try:
-        if given.pop("list"):
-            for name, line in recipes.about().items():
-                print(f"{name:32} {line}")
-            return 0
+    if given.pop("list"):
+        for name, line in recipes.about().items():
+            print(f"{name:32} {line}")
+        return 0
+
+    def work() -> Run:
         if not given["recipe"] or not given["data"]:
             raise InputError("train needs a recipe and --data SPEC. List recipes: --list.")
-        print(train(given.pop("recipe"), given.pop("data"), **given).folder)
-    except CounterlensError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
-    return 0
+        return train(given.pop("recipe"), given.pop("data"), **given)
+
+    return bare.command(work)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ at an eighth of 790 TFLOP/s 9 ms, 6,000 updates (6.1 M pictures) in about a minu
 Paper: Radford et al. 2021 (clip2021).
 """
 
-import argparse
 import copy
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -21,14 +20,14 @@ from torch.nn.functional import normalize
 from counterlens.classifier import pick_device
 from counterlens.data import captions
 from counterlens.data.augment import augment
-from counterlens.errors import CounterlensError, InputError
+from counterlens.errors import InputError
 from counterlens.fit import Plan, Player, Progress, fit
 from counterlens.generators.small import make_tokenizer
 from counterlens.losses.contrastive import contrastive
 from counterlens.metrics.intervals import wilson
 from counterlens.models.clip_small import Pair, build_pair, save_pair
 from counterlens.runs import Number, Run, new_folder
-from counterlens.workflows import recipes
+from counterlens.workflows import bare, recipes
 from counterlens.workflows.diffusion_data import Pictures, gather, tokens
 from counterlens.workflows.pixels import default_cache
 from counterlens.workflows.train import device_name
@@ -185,23 +184,10 @@ def _right(net: nn.Module, pictures: Pictures, words: Int[Tensor, "k t"]) -> Boo
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """`python -m counterlens.workflows.train_clip`."""
-    parser = argparse.ArgumentParser(description=train_clip.__doc__)
+    parser = bare.options(train_clip.__doc__, training=True)
     parser.add_argument("--data", action="append", default=[])
-    parser.add_argument("--set", action="append", default=[], dest="changes", metavar="KEY=VALUE")
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--resume", action="store_true")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--device", default="auto")
-    parser.add_argument("--max-minutes", type=float)
-    parser.add_argument("--cache", type=Path)
-    parser.add_argument("--quiet", action="store_true")
     given = vars(parser.parse_args(arguments))
-    try:
-        print(train_clip(given.pop("data"), **given).folder)
-    except CounterlensError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
-    return 0
+    return bare.command(lambda: train_clip(given.pop("data"), **given))
 
 
 if __name__ == "__main__":

@@ -18,7 +18,6 @@ Paper: Rombach et al. 2022 (ldm2022); Augustin et al. 2024 (digin2024) uses Stab
 Differs: 32 pixels, captions made from class and measured attributes, text encoder from scratch.
 """
 
-import argparse
 import copy
 import sys
 import time
@@ -32,7 +31,7 @@ from torch import Tensor, nn
 
 from counterlens.classifier import pick_device
 from counterlens.data import open_set
-from counterlens.errors import CounterlensError, InputError
+from counterlens.errors import InputError
 from counterlens.fit import Plan, Player, Progress, fit
 from counterlens.generators import latent
 from counterlens.generators.latent import LatentDiffusion
@@ -42,7 +41,7 @@ from counterlens.metrics.generation import psnr
 from counterlens.models import load
 from counterlens.runs import Run, new_folder
 from counterlens.types import Preprocess
-from counterlens.workflows import recipes
+from counterlens.workflows import bare, recipes
 from counterlens.workflows.diffusion_data import (
     LatentBatches,
     Pictures,
@@ -54,9 +53,8 @@ from counterlens.workflows.diffusion_data import (
 )
 from counterlens.workflows.diffusion_quality import evaluate
 from counterlens.workflows.pixels import decoded, default_cache
+from counterlens.workflows.telling import Say, write_report
 from counterlens.workflows.train import device_name
-
-Say = Callable[[str], None]
 
 DEFAULTS: dict[str, Any] = {
     "name": "cifar10-diffusion",
@@ -147,7 +145,7 @@ def train_diffusion(
     _export(job, model, pictures, second)
     _measure(job, model, pictures, test, judge, keep)
     if second.done:
-        _report(run, say)
+        write_report(run, say)
         run.finish()
         say(f"done in {(time.monotonic() - began) / 60:.1f} min.")
     else:
@@ -342,36 +340,14 @@ def _tuple(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-def _report(run: Run, say: Say) -> None:
-    try:
-        from counterlens.report import render
-
-        render(run)
-    except ImportError as error:  # a training machine may lack what a page needs
-        say(f"no report: {error}. Write it later: counterlens report {run.folder}")
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """`python -m counterlens.workflows.train_diffusion`."""
-    parser = argparse.ArgumentParser(description=train_diffusion.__doc__)
+    parser = bare.options(train_diffusion.__doc__, training=True)
     parser.add_argument("--data", action="append", default=[])
     parser.add_argument("--test")
     parser.add_argument("--judge")
-    parser.add_argument("--set", action="append", default=[], dest="changes", metavar="KEY=VALUE")
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--resume", action="store_true")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--device", default="auto")
-    parser.add_argument("--max-minutes", type=float)
-    parser.add_argument("--cache", type=Path)
-    parser.add_argument("--quiet", action="store_true")
     given = vars(parser.parse_args(arguments))
-    try:
-        print(train_diffusion(given.pop("data"), **given).folder)
-    except CounterlensError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
-    return 0
+    return bare.command(lambda: train_diffusion(given.pop("data"), **given))
 
 
 if __name__ == "__main__":

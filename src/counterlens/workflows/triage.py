@@ -29,8 +29,8 @@ from counterlens.workflows.curate_pool import (
     labelled,
     load_models,
     matches,
-    teller,
 )
+from counterlens.workflows.telling import teller
 
 _STEPS = 60
 _RADIUS = 2  # of the six default budgets: the third
