@@ -13,8 +13,8 @@ from torch import nn
 
 from counterlens.classifier import Classifier, numbered
 from counterlens.errors import InputError
-from counterlens.explanations.cam import cam, class_cam, neuron_cam, overlay
-from counterlens.models.parts import CamLayer, cam_layer
+from counterlens.explanations.cam import cam, class_cam, feature_maps, neuron_cam, overlay
+from counterlens.models.parts import CamLayer, cam_layer, features, head
 from counterlens.types import Preprocess
 
 LAYER = CamLayer("1", "channels first", (8, 8))
@@ -139,3 +139,20 @@ def test_an_overlay_keeps_hot_places_and_stays_in_the_box(rng):
     torch.testing.assert_close(seen[..., 1, 2], x[..., 1, 2])
     assert seen.min() >= 0 and seen.max() <= 1
     assert (seen[0, 0, 0, 0] - seen[0, 2, 0, 0]).abs() < 1e-6  # cold places are grey
+
+
+def test_many_maps_at_once_equal_those_one_by_one(rng):
+    pooling = voting()
+    flat = nn.Sequential(
+        nn.Conv2d(3, 4, 3, padding=1), nn.Sequential(nn.ReLU(), nn.Flatten(), nn.Linear(256, 5)),
+        nn.Linear(5, 2),
+    )  # fmt: skip
+    other = Classifier(flat, ("a", "b"), preprocess=Preprocess((8, 8))).eval()
+    for model in (pooling, other):
+        high, wide = model.preprocess.size
+        x = torch.rand(3, 3, high, wide, generator=rng)
+        weights = torch.randn(6, head(model).in_features, generator=rng)
+        many = feature_maps(model, x, weights)
+        for k, weight in enumerate(weights):
+            one = cam(model, x, lambda z, m=model, w=weight: features(m, z) @ w, method="hires-cam")
+            torch.testing.assert_close(many[:, k], one.maps, rtol=1e-4, atol=1e-6)

@@ -5,7 +5,7 @@ import torch
 from sklearn.metrics import jaccard_score
 
 from counterlens.errors import InputError
-from counterlens.metrics.saliency import iou, mass_outside, mean_iou, unit
+from counterlens.metrics.saliency import iou, mass_outside, mean_iou, shares_outside, unit
 
 
 def random_pairs(rng: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
@@ -67,3 +67,20 @@ def test_mass_inside_and_outside_sum_to_one(rng):
 def test_what_is_no_map_or_no_mask_is_refused(heat, mask, words):
     with pytest.raises(InputError, match=words):
         mass_outside(heat, mask)
+
+
+def test_shares_of_coarse_maps_equal_those_of_the_enlarged_ones(rng):
+    maps = torch.rand(3, 4, 5, 3, generator=rng, dtype=torch.float64)
+    maps[1, 2] = 0
+    mask = torch.rand(3, 32, 24, generator=rng) > 0.6
+    found = shares_outside(maps, mask)
+    for k in range(4):
+        large = torch.nn.functional.interpolate(
+            maps[:, k : k + 1], (32, 24), mode="bilinear", align_corners=False
+        )[:, 0]
+        torch.testing.assert_close(
+            found[:, k], mass_outside(large, mask), rtol=0, atol=1e-12, equal_nan=True
+        )
+    assert found[1, 2].isnan()
+    with pytest.raises(InputError, match="negative"):
+        shares_outside(-maps, mask)

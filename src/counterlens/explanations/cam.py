@@ -102,6 +102,44 @@ def cam(
     return Heat(evidence, unit(large[:, 0]))
 
 
+def feature_maps(
+    classifier: Classifier,
+    x: Images,
+    weights: Float[Tensor, "m d"],
+    *,
+    layer: CamLayer | None = None,
+) -> Float[Tensor, "b m rows columns"]:
+    """HiResCAMs of many weighted sums of features at once.
+
+    Where the features are the mean of the layer over its places, the map of a sum is the same sum
+    of the layer's channels: one pass for all. Elsewhere each costs a backward pass from the
+    features to the layer.
+    """
+    check_images(x)
+    with frozen(classifier):
+        place = layer or cam_layer(classifier)
+        start = x.to(classifier.mean)
+        leaf, phi = _cut(classifier, start, lambda z: features(classifier, z), place)
+        wide = torch.promote_types(phi.dtype, torch.float32)
+        acts, weights = place.maps(leaf.detach()).to(wide), weights.to(phi)
+        if _pooled(acts, phi):
+            places = acts.shape[2] * acts.shape[3]
+            return torch.einsum("md,bdhw->bmhw", weights.to(wide), acts).relu() / places
+        maps = []
+        for weight in weights:
+            (grad,) = torch.autograd.grad((phi @ weight).sum(), leaf, retain_graph=True)
+            maps.append(hires_cam(acts, place.maps(grad).to(wide)))
+    return torch.stack(maps, 1)
+
+
+def _pooled(acts: Float[Tensor, "b e h w"], phi: Float[Tensor, "b d"]) -> bool:
+    """Whether the features are the layer's mean over its places."""
+    if acts.shape[1] != phi.shape[1]:
+        return False
+    mean = acts.mean((2, 3))
+    return torch.allclose(mean, phi.detach().to(mean), rtol=1e-3, atol=1e-5)
+
+
 def grad_cam(
     acts: Float[Tensor, "b d h w"], grads: Float[Tensor, "b d h w"]
 ) -> Float[Tensor, "b h w"]:
@@ -138,6 +176,16 @@ def _layer_and_gradient(
     classifier: Classifier, x: Images, score: Score, place: CamLayer
 ) -> tuple[Tensor, Tensor]:
     """A layer's output as maps, and the gradient of the scores with respect to it."""
+    leaf, values = _cut(classifier, x, score, place)
+    (gradient,) = torch.autograd.grad(values.sum(), leaf)
+    wide = torch.promote_types(gradient.dtype, torch.float32)  # sums over channels in half drift
+    return place.maps(leaf.detach()).to(wide), place.maps(gradient).to(wide)
+
+
+def _cut(
+    classifier: Classifier, x: Images, ask: Callable[[Images], Tensor], place: CamLayer
+) -> tuple[Tensor, Tensor]:
+    """A layer's output, and an answer whose graph starts at it."""
     kept: list[Tensor] = []
 
     def cut(_: nn.Module, __: object, output: Tensor) -> Tensor:
@@ -152,11 +200,9 @@ def _layer_and_gradient(
     handle = module.register_forward_hook(cut)
     try:
         with torch.enable_grad():
-            values = score(x)
+            answer = ask(x)
     finally:
         handle.remove()
     if len(kept) != 1:
         raise InputError(f"layer {place.name!r} ran {len(kept)} times in one pass, expected once.")
-    (gradient,) = torch.autograd.grad(values.sum(), kept[0])
-    wide = torch.promote_types(gradient.dtype, torch.float32)  # sums over channels in half drift
-    return place.maps(kept[0].detach()).to(wide), place.maps(gradient).to(wide)
+    return kept[0], answer

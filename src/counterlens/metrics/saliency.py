@@ -10,6 +10,7 @@ Differs: the study calls the mean of the foreground's and the background's IoU s
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
+from torch.nn.functional import interpolate
 
 from counterlens.errors import InputError
 from counterlens.types import Scores
@@ -69,6 +70,34 @@ def mass_outside(heat: Heat, mask: Mask) -> Scores:
         raise InputError("the heat map has negative values, expected mass ≥ 0. Pass heat.relu().")
     total = heat.sum((1, 2))
     return torch.where(mask, 0, heat).sum((1, 2)) / total
+
+
+def shares_outside(maps: Float[Tensor, "b m rows columns"], mask: Mask) -> Float[Tensor, "b m"]:
+    """`mass_outside` of many coarse maps of each image, as if enlarged to the mask's size.
+
+    Enlarging (bilinear) is linear, so the mask is brought to the maps' grid instead, once for all
+    of them; NaN for a map without mass.
+
+    Equation: digin2024 Tab. 2   Σ_{p ∉ M} U(heat)_p / Σ_p U(heat)_p,  U: bilinear
+    """
+    if (maps < 0).any():
+        raise InputError("the maps have negative values, expected mass ≥ 0. Pass maps.relu().")
+    down = _enlarging(maps.shape[2], mask.shape[1], maps)
+    across = _enlarging(maps.shape[3], mask.shape[2], maps)
+    outside = torch.einsum("rh,bhw,cw->brc", down, (~mask).to(maps), across)
+    everywhere = torch.einsum("rh,cw->rc", down, across)
+    return (maps * outside[:, None]).sum((2, 3)) / (maps * everywhere).sum((2, 3))
+
+
+def _enlarging(coarse: int, fine: int, like: Tensor) -> Float[Tensor, "coarse fine"]:
+    """How much of each coarse place goes to each fine one in linear interpolation."""
+    rows: Tensor = interpolate(
+        torch.eye(coarse, dtype=like.dtype, device=like.device)[None],
+        size=fine,
+        mode="linear",
+        align_corners=False,
+    )
+    return rows[0]
 
 
 def unit(heat: Heat) -> Heat:
