@@ -49,20 +49,28 @@ def kid(made: Features, real: Features) -> float:
     return float(within(made) + within(real) - 2 * kernel(made, real).mean())
 
 
-def kid_interval(made: Features, real: Features, *, blocks: int = 10) -> tuple[float, float, float]:
-    """The mean of KID over disjoint blocks of both sets, and its 95 % interval.
+def kid_blocks(made: Features, real: Features, *, blocks: int = 10) -> Float[Tensor, "m"]:
+    """KID of disjoint blocks of both sets, in their order.
 
     Small sets are cut into fewer blocks, so that each holds twenty images or there are two.
     """
+    blocks = max(2, min(blocks, min(len(made), len(real)) // 20))
+    pairs = zip(made.tensor_split(blocks), real.tensor_split(blocks), strict=True)
+    return torch.tensor([kid(a, b) for a, b in pairs], dtype=torch.float64)
+
+
+def kid_interval(made: Features, real: Features, *, blocks: int = 10) -> tuple[float, float, float]:
+    """The mean of KID over disjoint blocks of both sets, and its 95 % interval."""
+    return t_interval(kid_blocks(made, real, blocks=blocks))
+
+
+def t_interval(values: Float[Tensor, "m"]) -> tuple[float, float, float]:
+    """The mean of a few independent values and its 95 % interval by Student's t."""
     from scipy.stats import t
 
-    blocks = max(2, min(blocks, len(made) // 20))
-    values = torch.tensor(
-        [kid(a, b) for a, b in zip(made.chunk(blocks), real.chunk(blocks), strict=True)],
-        dtype=torch.float64,
-    )
     mean = values.mean().item()
-    reach = float(t.ppf(0.975, blocks - 1)) * values.std().item() / math.sqrt(blocks)
+    count = len(values)
+    reach = float(t.ppf(0.975, count - 1)) * values.std().item() / math.sqrt(count)
     return mean, mean - reach, mean + reach
 
 
