@@ -1,4 +1,4 @@
-"""How near a counterfactual stays to its image, inside and outside the object, and how sparse it is.
+"""How near a counterfactual stays to its image, inside and outside the object, and how sparse.
 
 Paper: Augustin, Neuhaus, Hein 2024 (digin2024), section 5: the background should stay.
 Differs: the paper asks people; these are the distances that its penalties weigh.
