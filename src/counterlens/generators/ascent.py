@@ -9,6 +9,7 @@ Differs: the loss is the weighted mean over the last three predicted clean laten
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Literal
 
@@ -85,6 +86,18 @@ class Term:
     weight: float = 1.0
 
 
+Penalty = Callable[[Latents, Images], Scores]
+"""Predicted clean latents and their images to what they cost."""
+
+
+@dataclass(frozen=True)
+class Hooks:
+    """What is done in each step of a chain; see `ddim`."""
+
+    around: Callable[[int], AbstractContextManager[None]] | None = None
+    enter: Callable[[int, Latents], Latents] | None = None
+
+
 @dataclass(frozen=True)
 class Ascent:
     """What came of it.
@@ -136,6 +149,8 @@ def ascend(
     seeds: Seeds,
     kept: int | None = None,
     told: Callable[[int, Look], None] | None = None,
+    penalty: Penalty | None = None,
+    hooks: Hooks | None = None,
 ) -> Ascent:
     """Raise a score of the generated images over z_T, every C_t and every ∅_t.
 
@@ -145,7 +160,10 @@ def ascend(
         seeds: of the cut-outs, one per image.
         kept: steps whose inner values are kept for the backward pass; see `ddim`.
         told: is shown every look.
+        penalty: of predicted clean latents and their images; taken off every score.
+        hooks: what is done in each step of the chain.
     """
+    hooks = hooks or Hooks()
     first: list[Images] = []
     trace: list[Scores] = []
     lean = kept is not None and kept < settings.steps
@@ -154,13 +172,17 @@ def ascend(
         chain = ddim(
             model, values["z"], values["cond"], values["null"],
             guidance=settings.guidance, last=settings.last, kept=kept,
+            around=hooks.around, enter=hooks.enter,
         )  # fmt: skip
         if k == settings.updates:
             x = model.decode(chain.originals[-1])
-            judged = raised = score(terms, x)
         else:
-            raised, x = _raised(model, terms, chain.originals, settings, mix(seeds, k), lean)
-            judged = score(terms, x)
+            raised, x = _raised(
+                model, terms, chain.originals, settings, mix(seeds, k), lean, penalty
+            )
+        judged = judge(terms, x, chain.originals[-1], penalty)
+        if k == settings.updates:
+            raised = judged
         if not first:
             first.append(x)
         trace.append(judged)
@@ -201,6 +223,15 @@ def score(terms: Sequence[Term], x: Images) -> Scores:
     return total
 
 
+def judge(terms: Sequence[Term], x: Images, z: Latents, penalty: Penalty | None = None) -> Scores:
+    """The score of whole images less the penalty: by this the best is chosen."""
+    found = score(terms, x)
+    if penalty is None:
+        return found
+    with torch.no_grad():
+        return found - penalty(z, x)
+
+
 def augmented(terms: Sequence[Term], x: Images, settings: Settings, seeds: Seeds) -> Scores:
     """The score averaged over cut-outs; each network gets its own.
 
@@ -228,6 +259,7 @@ def _raised(
     settings: Settings,
     seeds: Seeds,
     lean: bool,
+    penalty: Penalty | None,
 ) -> tuple[Scores, Images]:
     """The augmented score, later predictions of the clean image counting more, and the last image.
 
@@ -239,10 +271,11 @@ def _raised(
     total, last = torch.zeros((), device=seeds.device), torch.zeros(0)
     for number, z in enumerate(originals, 1):
 
-        def worth(z: Latents, salt: int = number) -> tuple[Scores, Images]:
+        def valued(z: Latents, salt: int = number) -> tuple[Scores, Images]:
             x = model.decode(z)
-            return augmented(terms, x, settings, mix(seeds, 1000 + salt)), x
+            worth = augmented(terms, x, settings, mix(seeds, 1000 + salt))
+            return worth if penalty is None else worth - penalty(z, x), x
 
-        found, x = checkpoint(worth, z, use_reentrant=False) if lean else worth(z)
+        found, x = checkpoint(valued, z, use_reentrant=False) if lean else valued(z)
         total, last = total + number / whole * found, x.detach()
     return total, last

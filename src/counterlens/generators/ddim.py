@@ -9,7 +9,9 @@ Differs: guidance g multiplies ε_c − ε_∅ from ε_∅, as in common code; t
 
 import math
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from jaxtyping import Float
@@ -79,6 +81,8 @@ def ddim(
     guidance: float = 3.0,
     last: int = 1,
     kept: int | None = None,
+    around: Callable[[int], AbstractContextManager[None]] | None = None,
+    enter: Callable[[int, Latents], Latents] | None = None,
 ) -> Chain:
     """Run the chain from noise to latents; its gradient reaches z, every C_t and every ∅_t.
 
@@ -91,6 +95,8 @@ def ddim(
         last: how many of the last predicted clean latents to return.
         kept: steps, counted from the end, whose inner values are kept for the backward pass; the
             others are computed again there. None keeps all. The gradient is the same.
+        around: what surrounds the network at step i, see `attention`.
+        enter: what is done to the latents with which step i begins, such as blending.
     """
     steps = cond.shape[1]
     if null.shape != cond.shape:
@@ -103,7 +109,12 @@ def ddim(
     originals: list[Latents] = []
     for i, time in enumerate(schedule.times(steps)):
         before = schedule.before(time, steps)
-        one = _step(model, time, schedule.alpha(time), schedule.alpha(before), guidance)
+        alphas = schedule.alpha(time), schedule.alpha(before)
+        one = _step(
+            model, time, *alphas, guidance,
+            nullcontext if around is None else partial(around, i),
+            None if enter is None else partial(enter, i),
+        )  # fmt: skip
         again = kept is not None and i < steps - kept and torch.is_grad_enabled()
         if again:  # nothing random happens inside, so no random state needs to be kept
             z, clean = checkpoint(
@@ -117,10 +128,19 @@ def ddim(
 
 
 def _step(
-    model: LatentDiffusion, time: int, alpha: float, after: float, guidance: float
+    model: LatentDiffusion,
+    time: int,
+    alpha: float,
+    after: float,
+    guidance: float,
+    around: Callable[[], AbstractContextManager[None]],
+    enter: Callable[[Latents], Latents] | None,
 ) -> Callable[[Latents, Cond, Cond], tuple[Latents, Latents]]:
     def one(z: Latents, cond: Cond, null: Cond) -> tuple[Latents, Latents]:
-        noise = guided_noise(model, z, time, cond, null, guidance)
+        if enter is not None:
+            z = enter(z)
+        with around():
+            noise = guided_noise(model, z, time, cond, null, guidance)
         return step(z, noise, alpha, after), original(z, noise, alpha)
 
     return one

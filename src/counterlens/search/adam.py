@@ -63,6 +63,7 @@ def adam(
     schedule: Literal["constant", "cosine"] = "constant",
     floor: Literal["own", "shared"] = "own",
     told: Callable[[int, Look], None] | None = None,
+    enough: float | None = None,
 ) -> tuple[Found, Values]:
     """Raise a score over several variables; return the best images met and their variables.
 
@@ -74,6 +75,7 @@ def adam(
         look: values and the number of the look to scores and images; each row depends on its own.
         clip: largest entry of a row's gradient of a variable; larger ones are scaled down.
         told: is shown every look.
+        enough: a row judged at least so good has arrived; when all have, the search ends.
     """
     if steps < 0:
         raise InputError(f"steps are {steps}, expected 0 or more.")
@@ -95,11 +97,13 @@ def adam(
             best, kept = Look(judged, judged, points), _copy(values)
         else:
             better = judged > best.judged
+            if enough is not None:
+                better &= best.judged < enough
             best = Look(
                 judged, _pick(better, judged, best.judged), _pick(better, points, best.points)
             )
             kept = {n: _pick(better, v.detach(), kept[n]) for n, v in values.items()}
-        if k == steps:
+        if k == steps or (enough is not None and bool((best.judged >= enough).all())):
             break
         grads = torch.autograd.grad(now.raised.sum(), list(leaves.values()))
         for (name, group), grad in zip(groups.items(), grads, strict=True):
