@@ -63,15 +63,20 @@ def map_shards(
         gpus: GPUs per worker.
         tell: hears when the workers stand ready.
     """
+    check_place(on)
     if on == "here":
         began = time.monotonic()
         work = make()
         tell(f"ready after {time.monotonic() - began:.1f} s")
         for shard in todo:
             yield shard, work(shard.start, shard.stop)
-    elif on == "ray" or on.startswith("ray://"):
-        yield from _on_ray(make, todo, on, workers, gpus, tell)
     else:
+        yield from _on_ray(make, todo, on, workers, gpus, tell)
+
+
+def check_place(on: str) -> None:
+    """Refuse a place that is none."""
+    if on not in ("here", "ray") and not on.startswith("ray://"):
         raise InputError(f"--on is {on!r}, expected here, ray or ray://HOST:PORT.")
 
 

@@ -1,8 +1,14 @@
 """Disagreement through the whole workflow, on a tiny random generator: machinery, not pictures.
 
 Oracles: the confidences of both classifiers on the PNG files asked anew, a stopped run against a
-whole one, hand-made classifiers whose disagreement is known.
+whole one, images made here against images made by workers, hand-made classifiers whose
+disagreement is known.
 """
+
+import os
+import signal
+import threading
+import time
 
 import pytest
 import torch
@@ -13,9 +19,12 @@ from counterlens.errors import InputError
 from counterlens.explanations.disagreement import disturbed, succeeded
 from counterlens.generators import latent
 from counterlens.images import read, write_png
+from counterlens.scale import map_shards
 from counterlens.types import Preprocess
 from counterlens.workflows import generating
 from counterlens.workflows.disagree import disagree, shared_classes
+from counterlens.workflows.disagree_numbers import real_numbers, verdict
+from counterlens.workflows.disagree_real import Real
 from diffusion_models import TINY, tiny_model
 
 pytest.importorskip("diffusers")
@@ -78,7 +87,8 @@ def test_findings_end_on_real_photographs(folder, tmp_path):
             pixels = torch.zeros(3, 16, 16, dtype=torch.float)
             pixels[:] = (torch.tensor(colour).float() / 255 + 0.01 * i).view(3, 1, 1)
             write_png(data / name / f"{i}.png", pixels)
-    made = run(folder, tmp_path / "run", verify=str(data))
+    require = ["disagree.first.real<=0.5", "disagree.second.real<=0.5"]
+    made = run(folder, tmp_path / "run", verify=str(data), require=require)
     (rate,) = [row for row in made.table("real") if row["way"] == "first"]
     assert rate["errors"] == 3 == rate["n"]  # red cats: the one sees them, the other does not
     other = next(row for row in made.table("real") if row["way"] == "second")
@@ -86,6 +96,103 @@ def test_findings_end_on_real_photographs(folder, tmp_path):
     near = made.table("disagreements")[0]["nearest"]
     assert len(near) == 3 and (made.folder / near[0]["image"]).is_file()
     assert made.numbers["disagree.first.real_cat"].value == 1
+    assert made.numbers["disagree.first.real"].n == 3  # of the classes asked for
+    change = made.numbers["disagree.real_change"]
+    assert change.value == -1 and change.low == pytest.approx(-1) and change.high < 0
+    told = made.manifest["verdict"]
+    assert told.startswith("blues after reds: worse. On 3 real images it breaks 100.0%")
+    assert "most often cat (3 of 3)" in told and "-100.0 points" in told
+    gates = {row["gate"]: row["passed"] for row in made.table("gates")}
+    assert gates == {"disagree.first.real<=0.5": False, "disagree.second.real<=0.5": True}
+
+
+def test_a_release_check_without_an_image_of_the_class_says_so():
+    real = [Real("cat", 0, 0, 0, 0)]
+    names = ("old", "new")
+    found = real_numbers(real, names)
+    assert found["disagree.first.real"].value is None
+    assert verdict(found, real, names) == "new after old: undecided, no real image of the classes."
+    real = [Real("cat", 50, 1, 1, 0), Real("dog", 40, 0, 8, 0)]
+    better = verdict(real_numbers(real, names), real, names)
+    assert "better. On 100 real images it breaks 1.0%" in better and "(1 of 52)" in better
+    same = [Real("cat", 50, 2, 1, 0)]
+    assert "no clear difference" in verdict(real_numbers(same, names), same, names)
+
+
+def images_of(run) -> dict[str, bytes]:
+    return {row["image"]: (run.folder / row["image"]).read_bytes()
+            for row in run.table("disagreements")}  # fmt: skip
+
+
+def test_shards_of_one_image_make_the_same_bytes_as_one_at_a_time(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(generating, "MOST", 1)
+    here = run(folder, tmp_path / "here")
+    places = []
+
+    def spread(make, todo, **how):  # the workers' way, in this process
+        places.append((len(todo), how["on"]))
+        return map_shards(make, todo, on="here")
+
+    monkeypatch.setattr(generating, "map_shards", spread)
+    there = run(folder, tmp_path / "there", on="ray", workers=2)
+    assert places == [(2, "ray")] * 2
+    assert images_of(here) == images_of(there)
+    assert here.table("disagreements") == there.table("disagreements")
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of Ray's own, on import and at its end
+def test_ray_makes_the_same_bytes_although_a_worker_is_killed(folder, tmp_path, monkeypatch):
+    pytest.importorskip("ray")
+    monkeypatch.setattr(generating, "MOST", 1)
+    marks, killed = tmp_path / "marks", []
+    marks.mkdir()
+    first, second = classifier("reds", 0), classifier("blues", 2)
+    asked = {"generator": str(folder), "count": 3, "steps": 3, "updates": 6, "device": "cpu",
+             "quiet": True, "classes": ["cat"]}  # fmt: skip
+    whole = disagree(first, second, out=tmp_path / "whole", **asked).run
+    opened = generating.open_generator
+
+    def marked(*given, **more):  # goes to the workers by value
+        (marks / str(os.getpid())).touch()
+        return opened(*given, **more)
+
+    out = tmp_path / "part"
+
+    def kill() -> None:  # a worker, once an image is there
+        while not killed:
+            time.sleep(0.02)
+            if (out / "state").is_dir() and any((out / "state").iterdir()):
+                workers = [int(p.name) for p in marks.iterdir() if int(p.name) != os.getpid()]
+                os.kill(workers[0], signal.SIGKILL)
+                killed.append(workers[0])
+
+    monkeypatch.setattr("counterlens.workflows.disagree.open_generator", marked)
+    threading.Thread(target=kill, daemon=True).start()
+    part = disagree(first, second, out=out, on="ray", workers=2, **asked).run
+    assert killed
+    assert images_of(whole) == images_of(part)
+
+
+def test_the_search_is_repeated_with_another_second_classifier(folder, tmp_path):
+    made = run(folder, tmp_path / "run", persist=[classifier("greens", 1)])
+    rows = made.table("persistence")
+    assert len(rows) == 4 and {row["other"] for row in rows} == {"greens"}
+    old = made.table("disagreements")
+    for before, row in zip(old, rows, strict=True):
+        assert (row["up"], row["down"]) in {("reds", "greens"), ("greens", "reds")}
+        assert row["p_up"] - row["p_down"] > row["start_p_up"] - row["start_p_down"]
+        assert row["found"] == before["image"] != row["image"]
+        x = torch.from_numpy(read(made.folder / row["found"])).permute(2, 0, 1)[None] / 255
+        said = classifier("x", 1)(x).softmax(1)[0, 0].item()
+        assert said == pytest.approx(row["found_p"], abs=1e-5)
+        sure, unsure = (before["p_up"], said) if row["way"] == "first" else (said, before["p_down"])
+        assert row["carried"] == (sure >= 0.8 and unsure <= 0.2)
+    share = made.numbers["persist.first-greens.carried"]
+    assert share.n == 2
+    assert share.value == sum(row["carried"] for row in rows[:2]) / 2
+    assert (made.folder / "images" / "figure-persist-cat.png").is_file()
+    assert "With another second classifier" in (made.folder / "report.html").read_text()
 
 
 def test_a_stopped_run_goes_on_with_the_next_image(folder, tmp_path, monkeypatch):
@@ -151,6 +258,10 @@ def test_without_a_generator_it_says_what_to_do(monkeypatch, tmp_path):
         disagree(*pair, classes=["cat"], out=tmp_path / "run", quiet=True)
     with pytest.raises(InputError, match="expected one or more"):
         disagree(*pair, out=tmp_path / "run", quiet=True)
+    with pytest.raises(InputError, match="expected here, ray"):
+        disagree(*pair, classes=["cat"], on="there", out=tmp_path / "run", quiet=True)
+    with pytest.raises(InputError, match="rate 0"):
+        disagree(*pair, classes=["cat"], rate=0, out=tmp_path / "run", quiet=True)
 
 
 def test_disturbances_change_little_and_stay_in_the_box(rng):

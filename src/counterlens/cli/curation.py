@@ -6,7 +6,19 @@ from typing import Annotated
 
 import typer
 
-from counterlens.cli.shared import Device, Json, Out, Quiet, Resume, Seed, TrustRemote, app, finish
+from counterlens.cli.shared import (
+    Device,
+    Json,
+    On,
+    Out,
+    Quiet,
+    Resume,
+    Seed,
+    TrustRemote,
+    Workers,
+    app,
+    finish,
+)
 
 curate = typer.Typer(
     help="Mine hard images from a pool of photographs, review them, freeze them.",
@@ -44,8 +56,6 @@ Licence = Annotated[str, typer.Option(help="Licence of images whose set does not
 Source = Annotated[str, typer.Option(help="Source of images whose set does not say it.")]
 Limit = Annotated[int | None, typer.Option(help="Use only this many images of each set.")]
 ShardSize = Annotated[int, typer.Option(help="Images per shard, the unit of --resume.")]
-On = Annotated[str, typer.Option(help="here, ray, or ray://HOST:PORT.")]
-Workers = Annotated[int | None, typer.Option(help="Most workers on Ray. Default: the cores.")]
 
 
 @curate.command("classes")

@@ -1,10 +1,23 @@
 """Commands that explain: explain, neurons, reproduce."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from counterlens.cli.shared import Device, Json, Out, Quiet, Resume, Seed, TrustRemote, app, finish
+from counterlens.cli.shared import (
+    Device,
+    Json,
+    On,
+    Out,
+    Quiet,
+    Resume,
+    Seed,
+    TrustRemote,
+    Workers,
+    app,
+    finish,
+)
 
 
 @app.command()
@@ -101,9 +114,21 @@ def neurons(
         str | None, typer.Option(help="With diffusion: diffusers folder or hub id.")
     ] = None,
     count: Annotated[int, typer.Option(help="With diffusion: pictures per unit.")] = 4,
+    similar: Annotated[
+        int, typer.Option(help="With diffusion: so many units like each one, too.")
+    ] = 0,
+    words: Annotated[
+        Path | None, typer.Option(help="With diffusion: further candidate words, one a line.")
+    ] = None,
+    captioner: Annotated[
+        str | None,
+        typer.Option(help="With diffusion: hub id or folder; its captions are candidates, too."),
+    ] = None,
     memory: Annotated[
         str | None, typer.Option(help="With diffusion: memory to use, e.g. 12GB.")
     ] = None,
+    on: On = "here",
+    workers: Workers = None,
     out: Out = None,
     resume: Resume = False,
     seed: Seed = 0,
@@ -125,7 +150,12 @@ def neurons(
         data=data,
         generator=generator,
         count=count,
+        similar=similar,
+        words=words,
+        captioner=captioner,
         memory=memory,
+        on=on,
+        workers=workers,
         out=out,
         resume=resume,
         seed=seed,

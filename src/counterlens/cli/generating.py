@@ -4,7 +4,19 @@ from typing import Annotated
 
 import typer
 
-from counterlens.cli.shared import Device, Json, Out, Quiet, Resume, Seed, TrustRemote, app, finish
+from counterlens.cli.shared import (
+    Device,
+    Json,
+    On,
+    Out,
+    Quiet,
+    Resume,
+    Seed,
+    TrustRemote,
+    Workers,
+    app,
+    finish,
+)
 
 
 @app.command()
@@ -27,13 +39,28 @@ def disagree(
         list[str],
         typer.Option("--with", help="A further model: whom does it side with? May be repeated."),
     ] = [],
+    persist: Annotated[
+        list[str],
+        typer.Option(help="Another second model to repeat the search with. May be repeated."),
+    ] = [],
+    require: Annotated[
+        list[str],
+        typer.Option(
+            metavar="RULE",
+            help='Release gate, e.g. "disagree.first.real.high<=0.02". May be repeated.',
+        ),
+    ] = [],
     updates: Annotated[int, typer.Option(help="Updates of the generator's inputs.")] = 15,
     steps: Annotated[int, typer.Option(help="Steps of the diffusion chain.")] = 25,
     guidance: Annotated[float, typer.Option(help="How strongly the text guides.")] = 3.0,
+    rate: Annotated[float, typer.Option(help="Step size for the text conditions.")] = 0.025,
+    noise_rate: Annotated[float, typer.Option(help="Step size for the noise.")] = 0.00025,
     memory: Annotated[
         str | None, typer.Option(help="Memory to use, e.g. 12GB. Default: most of what is free.")
     ] = None,
     half: Annotated[bool, typer.Option("--half", help="Generator in half precision.")] = False,
+    on: On = "here",
+    workers: Workers = None,
     out: Out = None,
     resume: Resume = False,
     seed: Seed = 0,
@@ -42,7 +69,10 @@ def disagree(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Generate images that one model takes for a class and another does not."""
+    """Generate images that one model takes for a class and another does not.
+
+    With an old model, then the new one, --class all and --verify DATA: a release check.
+    """
     from counterlens.workflows.disagree import disagree as run_disagree
 
     made = run_disagree(
@@ -53,11 +83,17 @@ def disagree(
         generator=generator,
         verify=verify,
         judge=judge,
+        persist=persist,
+        require=require,
         updates=updates,
         steps=steps,
         guidance=guidance,
+        rate=rate,
+        noise_rate=noise_rate,
         memory=memory,
         half=half,
+        on=on,
+        workers=workers,
         out=out,
         resume=resume,
         seed=seed,
@@ -66,3 +102,5 @@ def disagree(
         quiet=quiet,
     )
     finish(made.run, as_json=as_json, quiet=quiet)
+    if any(not row["passed"] for row in made.run.table("gates")):
+        raise typer.Exit(1)

@@ -18,6 +18,13 @@ HEADLINE = (
     *("bias.shape", "bias.texture", "bias.background_gap", "bias.colour_flip", "bias.frame_flip"),
 )
 """What an audit says first, as area.metric; the report has the rest."""
+HEADLINES = {
+    "audit": HEADLINE,
+    "disagree": (
+        *("disagree.succeeded", "disagree.p_up", "disagree.p_down", "disagree.real"),
+        *("disagree.real_change", "persist.succeeded", "persist.carried"),
+    ),
+}
 WIDE = 160
 """Columns to use where the output is a file or a pipe: nothing is cut there."""
 COLOURS = {"fail": "red", "worse": "yellow", "best": "green", "do not quote": "red"}
@@ -37,7 +44,7 @@ def show_run(run: Any, parts: Sequence[Any] = ()) -> None:
     if command == "compare":
         _comparison(console, run)
     else:
-        _numbers(console, run, HEADLINE if command == "audit" else ())
+        _numbers(console, run, HEADLINES.get(command, ()))
     for part in parts or (run,):
         _warnings(console, part, f"{model_words(str(part.manifest.get('model')))}: " * bool(parts))
     report = run.folder / "report.html"
@@ -77,6 +84,8 @@ def _warnings(console: Console, run: Any, who: str) -> None:
     for row in run.table("gates"):
         text = Text("pass" if row["passed"] else "FAIL", "green" if row["passed"] else "red")
         console.print(text.append(f"  {who}{row['gate']} ({row['why']})", "none"), soft_wrap=True)
+    if run.manifest.get("verdict"):
+        console.print(Text(str(run.manifest["verdict"]), "bold"), soft_wrap=True)
     for row in run.table("doctor"):
         if row["status"] in ("warn", "fail"):
             text = Text(f"doctor, {row['status']}: ", "yellow")

@@ -6,9 +6,9 @@ from typing import Any
 from counterlens.report.blocks import Badge, Block, Gallery, Picture, Section, Strip
 from counterlens.report.parts import embed, number_matrix, plain_table
 from counterlens.runs import Run
-from counterlens.runs.keys import show
+from counterlens.runs.keys import Unit, show, show_interval
 
-TABLES = ("disagreements", "drawable", "real")
+TABLES = ("disagreements", "drawable", "real", "persistence")
 SHOWN = 8
 _MEANS = ("succeeded", "p_up", "p_down", "start_p_up", "start_p_down")
 _HIDDEN = ("image", "start", "nearest", "name")
@@ -19,7 +19,7 @@ def sections(run: Run) -> list[Section]:
     rows = run.table("disagreements")
     if not rows:
         return []
-    return [_found(run, rows), *_real(run), *_drawable(run)]
+    return [_found(run, rows), *_real(run), *_persistent(run), *_drawable(run)]
 
 
 def _found(run: Run, rows: Sequence[Mapping[str, Any]]) -> Section:
@@ -37,6 +37,8 @@ def _found(run: Run, rows: Sequence[Mapping[str, Any]]) -> Section:
     blocks += (
         number_matrix(means, "disagree", caption="Means over all images", subject="Raised") or ()
     )
+    blocks += plain_table("what is left after a disturbance, and whom others side with",
+                          _left(run))  # fmt: skip
     text = [{k: v for k, v in row.items() if k not in _HIDDEN} for row in rows]
     blocks += plain_table("all images", text, drawn=False)
     lead = (
@@ -44,6 +46,22 @@ def _found(run: Run, rows: Sequence[Mapping[str, Any]]) -> Section:
         "of the class and the other is not. Below an image: both confidences, the raised one first."
     )
     return Section("disagreements", "Where they part", blocks, lead)
+
+
+def _left(run: Run) -> list[dict[str, Any]]:
+    """Differences after disturbances and the opinion of judges, a row per number."""
+    rows = []
+    for key, number in run.numbers.items():
+        area, _, rest = key.partition(".")
+        way, _, metric = rest.partition(".")
+        if area == "disagree" and metric.startswith(("gap_", "sides_")):
+            unit: Unit = "share" if metric.startswith("sides_") else "plain"
+            what = metric.replace("gap_", "difference after ").replace("sides_", "sides with it: ")
+            rows.append(
+                {"raised": way, "what": what, "value": show(number.value, unit),
+                 "interval": show_interval(number, unit), "n": number.n}
+            )  # fmt: skip
+    return rows
 
 
 def _pair(run: Run, row: Mapping[str, Any]) -> list[Picture]:
@@ -87,7 +105,37 @@ def _real(run: Run) -> list[Section]:
         Gallery("Found images and their nearest real ones", pictures[:48], "nearest"),
     ]
     lead = "How often real images of the class show the error: one right, the other wrong."
+    if run.manifest.get("verdict"):
+        lead = f"{run.manifest['verdict']} {lead}"
     return [Section("real", "On real photographs", blocks, lead)]
+
+
+def _persistent(run: Run) -> list[Section]:
+    """The same search against another second classifier."""
+    rows = run.table("persistence")
+    if not rows:
+        return []
+    blocks: list[Block] = []
+    for word in dict.fromkeys(str(row["class"]) for row in rows):
+        for other in dict.fromkeys(str(row["other"]) for row in rows):
+            for way in dict.fromkeys(str(row["way"]) for row in rows):
+                keys = {"class": word, "other": other, "way": way}
+                part = [row for row in rows if all(row[k] == v for k, v in keys.items())]
+                if not part:
+                    continue
+                pictures = [p for row in part[:SHOWN] for p in _pair(run, row)]
+                title = f"{word}: {part[0]['up']} raised, {part[0]['down']} lowered"
+                anchor = f"again-{way}-{''.join(c if c.isalnum() else '-' for c in word + other)}"
+                blocks.append(Strip(title, f"{len(part)} images", pictures, anchor))
+    blocks += number_matrix(run.numbers, "persist", caption="Means", subject="Raised") or ()
+    hidden = (*_HIDDEN, "found")
+    text = [{k: v for k, v in row.items() if k not in hidden} for row in rows]
+    blocks += plain_table("all images, searched again", text, drawn=False)
+    lead = (
+        "The search repeated with another second classifier. Carried: the image found before "
+        "parts the first classifier from the other one, too."
+    )
+    return [Section("persistence", "With another second classifier", blocks, lead)]
 
 
 def _drawable(run: Run) -> list[Section]:

@@ -80,6 +80,14 @@ _KNOWN: dict[str, tuple[str, Unit, Better, float | None]] = {
     "disagree.p_down": ("Confidence of the lowered model", "share", "", None),
     "disagree.start_p_up": ("The same at the start, raised model", "share", "", None),
     "disagree.start_p_down": ("The same at the start, lowered model", "share", "", None),
+    "disagree.real": ("Real images that this one alone gets right", "share", "", None),
+    "disagree.real_change": ("Accuracy on real images, second less first", "share", "", None),
+    "persist.succeeded": ("Apart again with another second model", "share", "", None),
+    "persist.carried": ("Found images that part it from another one, too", "share", "", None),
+    "persist.p_up": ("Confidence of the raised model, again", "share", "", None),
+    "persist.p_down": ("Confidence of the other model", "share", "", None),
+    "neurons.own_first": ("Units that their own images drive most", "share", "", None),
+    "neurons.images_first": ("Units driven most by their own images", "share", "", None),
     "neurons.beats_real": ("Units driven further than by any real image", "share", "", None),
     "neurons.beats_prompt": ("Units driven further than by the best prompt", "share", "", None),
     "generator.agreement": ("Samples that show the prompt's class", "share", "up", None),
@@ -138,6 +146,9 @@ def subject_words(area: str, subject: str) -> str:
     >>> subject_words("robust", "linf-8_255"), subject_words("ood", "street_view")
     ('l∞ 8/255', 'street_view')
     """
+    if area in ("disagree", "persist"):
+        way, dash, other = subject.partition("-")
+        return f"{way} model raised{dash and f', {other} for the second'}"
     if area not in ("robust", "counterfactual"):
         return subject
     norm, _, radius = subject.partition("-")

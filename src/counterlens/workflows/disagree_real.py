@@ -20,6 +20,7 @@ from counterlens.explanations.pixel import rows_that_fit, temperature_of
 from counterlens.explanations.targets import class_named
 from counterlens.generators.cutouts import seen
 from counterlens.images import ImageSet, prepare
+from counterlens.metrics.numbers import pair_counts
 from counterlens.models.parts import features
 from counterlens.predict import predict
 from counterlens.runs import Run
@@ -33,14 +34,22 @@ NEAREST = 3
 
 @dataclass(frozen=True)
 class Real:
-    """How often real images of a class show an error: one classifier right, the other wrong."""
+    """Real images of a class: which of the two classifiers answer them right?"""
 
     name: str
-    way: str
-    up: str
-    down: str
-    errors: int
-    n: int
+    both: int
+    first: int
+    second: int
+    neither: int
+
+    @property
+    def n(self) -> int:
+        """All of them."""
+        return self.both + self.first + self.second + self.neither
+
+    def errors(self, way: int) -> int:
+        """Where the one is right (way 0: the first) and the other wrong."""
+        return (self.first, self.second)[way]
 
 
 def verify_on(
@@ -63,20 +72,18 @@ def verify_on(
         label = class_named(real.classes, name)
         here = torch.from_numpy((real.labels == label) & (label >= 0))
         right = [
-            (p.argmax(1) == k)[here] if label >= 0 else here
+            (p.argmax(1) == k)[here] if label >= 0 else here[here]
             for p, k in zip(probs, where, strict=True)
         ]
-        for way, word in enumerate(("first", "second")):
-            errors = int((right[way] & ~right[1 - way]).sum())
-            up, down = pair[way].name, pair[1 - way].name
-            found.append(Real(name, word, up, down, errors, int(here.sum())))
+        found.append(Real(name, *pair_counts(right[0], right[1])))
     for way, word in enumerate(("first", "second")):
         part = [row for row in rows if row["way"] == word]
         _neighbours(run, real, pair[way], part, places, way, probs)
     run.write_table(
         "real",
-        [{"class": r.name, "way": r.way, "right": r.up, "wrong": r.down, "errors": r.errors,
-          "n": r.n, "rate": r.errors / r.n if r.n else None} for r in found],
+        [{"class": r.name, "way": word, "right": pair[way].name, "wrong": pair[1 - way].name,
+          "errors": r.errors(way), "n": r.n, "rate": r.errors(way) / r.n if r.n else None}
+         for r in found for way, word in enumerate(("first", "second"))],
     )  # fmt: skip
     return found
 

@@ -5,11 +5,14 @@ Every image is kept as soon as it is made, so a run that was stopped goes on wit
 
 import hashlib
 import json
+import math
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from counterlens import images, zoo
@@ -25,6 +28,7 @@ from counterlens.generators.latent import LatentDiffusion
 from counterlens.generators.memory import free_memory, parse_memory, steps_to_keep
 from counterlens.label_spaces.matching import ALIASES
 from counterlens.runs import Run, write_json
+from counterlens.scale import Columns, Work, map_shards, shards
 from counterlens.search import frozen
 from counterlens.search.adam import Look
 from counterlens.types import Images, Labels, Probs
@@ -147,34 +151,109 @@ def _synonyms(name: str) -> list[str]:
     return [*listed, *known][:3]
 
 
+Nets = Sequence[Classifier]
+Terms = Callable[[Nets, Sequence[Wish]], list[Term]]
+"""The score of some wishes, given the classifiers; where they are is not its business."""
+
+
+@dataclass(frozen=True)
+class Crew:
+    """Workers that make images side by side, on Ray; each writes its own into the run's folder.
+
+    Args:
+        on: ray, or ray://HOST:PORT; there all machines must reach the folder.
+        make: opens generator and classifiers, once per worker.
+        workers: how many at most; None takes the GPUs, or else the cores, of this machine.
+        gpus: per worker.
+    """
+
+    on: str
+    make: Callable[[], tuple[LatentDiffusion, Nets]]
+    workers: int | None = None
+    gpus: float = 0.0
+
+
 def optimise(
     run: Run,
     model: LatentDiffusion,
     wishes: Sequence[Wish],
-    terms: Callable[[Sequence[Wish]], list[Term]],
-    nets: Sequence[Classifier],
+    terms: Terms,
+    nets: Nets,
     *,
     settings: Settings,
     memory: str | None,
     say: Say,
+    crew: Crew | None = None,
 ) -> list[Made]:
     """Make all images, as many at a time as memory allows; those there are not made again."""
     waiting = [wish for wish in wishes if not _state(run, wish).exists()]
     if len(waiting) < len(wishes):
         say(f"{len(wishes) - len(waiting)} of {len(wishes)} images were made before.")
-    budget = parse_memory(memory) if memory else free_memory(model.device)
-    kept, size = None, 0
-    done = len(wishes) - len(waiting)
-    while waiting:
+    if waiting and crew is not None:
+        _spread(run, crew, waiting, terms, settings, memory, say)
+    elif waiting:
+        budget = parse_memory(memory) if memory else free_memory(model.device)
+        _make_all(run, model, waiting, terms, nets, settings, budget, say)
+    return [_load(run, wish) for wish in wishes]
+
+
+def _spread(
+    run: Run,
+    crew: Crew,
+    wishes: Sequence[Wish],
+    terms: Terms,
+    settings: Settings,
+    memory: str | None,
+    say: Say,
+) -> None:
+    """Cut the wishes into shards for workers. What a lost worker had written is not made again."""
+    local = torch.cuda.device_count() / crew.gpus if crew.gpus else os.cpu_count() or 1
+    workers = crew.workers or max(1, int(local))
+    folder = run.folder.resolve()
+
+    def make() -> Work:
+        model, nets = crew.make()
+        own = Run.open(folder)
+        share = 1 if crew.gpus else workers
+        budget = parse_memory(memory) if memory else free_memory(model.device) // share
+
+        def work(start: int, stop: int) -> Columns:
+            left = [wish for wish in wishes[start:stop] if not _state(own, wish).exists()]
+            _make_all(own, model, left, terms, nets, settings, budget, lambda line: None)
+            return {"row": np.arange(start, stop)}
+
+        return work
+
+    todo = shards(len(wishes), min(MOST, math.ceil(len(wishes) / workers)))
+    done = 0
+    for shard, _ in map_shards(
+        make, todo, on=crew.on, workers=workers, gpus=crew.gpus, tell=say
+    ):  # fmt: skip
+        done += shard.stop - shard.start
+        say(f"{done} of {len(wishes)} images")
+
+
+def _make_all(
+    run: Run,
+    model: LatentDiffusion,
+    waiting: Sequence[Wish],
+    terms: Terms,
+    nets: Nets,
+    settings: Settings,
+    budget: int,
+    say: Say,
+) -> None:
+    kept, size, done = None, 0, 0
+    while done < len(waiting):
         if not size:
             some = _begin(model, waiting[:MOST], settings)
             kept, size = steps_to_keep(model, some, settings, budget)
             say(f"{size} images at a time, {kept} of {settings.steps} steps kept "
                 f"in {budget / 1e9:.1f} GB")  # fmt: skip
-        batch = waiting[:size]
+        batch = waiting[done : done + size]
         try:
             with _all_frozen(nets):
-                _make(run, model, batch, terms(batch), settings, kept, say)
+                _make(run, model, batch, terms(nets, batch), settings, kept, say)
         except RuntimeError as error:
             if not _out_of_memory(error) or (size == 1 and not kept):
                 raise
@@ -183,10 +262,8 @@ def optimise(
             if model.device.type == "cuda":
                 torch.cuda.empty_cache()
             continue
-        waiting = waiting[len(batch) :]
         done += len(batch)
-        say(f"{done} of {len(wishes)} images")
-    return [_load(run, wish) for wish in wishes]
+        say(f"{done} of {len(waiting)} images")
 
 
 MOST = 64
@@ -217,8 +294,8 @@ def _make(
     start = _begin(model, batch, settings)
     found = ascend(model, start, terms, settings=settings, seeds=seeds, kept=kept, told=told)
     for i, wish in enumerate(batch):
-        save(run, f"{wish.name}.png", found.images[i].cpu())
-        save(run, f"{wish.name}-start.png", found.start_images[i].cpu())
+        images.write_png(run.path("images", f"{wish.name}.png"), found.images[i].cpu())
+        images.write_png(run.path("images", f"{wish.name}-start.png"), found.start_images[i].cpu())
         state = {"score": found.scores[i].item(), "before": found.start[i].item(),
                  "trace": found.trace[:, i].tolist(), "wish": asdict(wish)}  # fmt: skip
         write_json(_state(run, wish), state)
@@ -234,7 +311,7 @@ def _load(run: Run, wish: Wish) -> Made:
     return Made(wish, image, start, state["score"], state["before"], tuple(state["trace"]))
 
 
-def _all_frozen(nets: Sequence[Classifier]) -> Any:
+def _all_frozen(nets: Nets) -> Any:
     from contextlib import ExitStack
 
     stack = ExitStack()
@@ -255,7 +332,9 @@ def reread(run: Run, names: Sequence[str]) -> Images:
 
 
 __all__ = [
+    "Crew",
     "Made",
+    "Nets",
     "Wish",
     "can_draw",
     "column",

@@ -20,11 +20,14 @@ from counterlens.explanations.targets import class_index
 from counterlens.generators.ascent import COUNTERFACTUAL
 from counterlens.generators.latent import LatentDiffusion
 from counterlens.models import load
+from counterlens.models.captioner import load_captioner
 from counterlens.models.parts import head
 from counterlens.models.weights import weights_hash
 from counterlens.report import render
 from counterlens.runs import Number, Run, key_part, new_folder
-from counterlens.workflows.generating import open_generator
+from counterlens.scale import check_place
+from counterlens.workflows.explain import load_all
+from counterlens.workflows.generating import Crew, open_generator
 from counterlens.workflows.inputs import Given, Pictures, open_pictures
 from counterlens.workflows.neurons_diffusion import Drawing, draw_units
 from counterlens.workflows.showing import Explanation, save, save_figure
@@ -44,7 +47,12 @@ def neurons(
     data: str | None = None,
     generator: str | None = None,
     count: int = 4,
+    similar: int = 0,
+    words: Path | None = None,
+    captioner: str | None = None,
     memory: str | None = None,
+    on: str = "here",
+    workers: int | None = None,
     out: Path | None = None,
     resume: bool = False,
     seed: int = 0,
@@ -63,6 +71,11 @@ def neurons(
         data: for diffusion: real images, the best of which the pictures are compared with.
         generator, memory: for diffusion: a diffusers folder, and a budget such as 12GB.
         count: for diffusion: pictures per unit.
+        similar: for diffusion: how many units like each one are drawn beside it.
+        words: for diffusion: a file with further candidate words, one a line.
+        captioner: for diffusion: hub id or folder of a model whose captions of the best real
+            images are candidates, too.
+        on, workers: for diffusion: here, ray or ray://HOST:PORT, and how many at most.
     """
     if method not in ("pixel", "diffusion"):
         raise InputError(f"method is {method!r}, expected pixel or diffusion.")
@@ -78,10 +91,19 @@ def neurons(
         "data": data,
         "generator": generator,
         "count": count,
+        "similar": similar,
+        "words": str(words) if words else None,
+        "captioner": captioner,
         "seed": seed,
     }
-    if method == "diffusion" and (logit or image or not unit or count < 1):
+    check_place(on)
+    if method == "diffusion" and (logit or image or not unit or count < 1 or similar < 0):
         raise InputError("--method diffusion takes --unit NUMBER, and --count of 1 or more.")
+    if method == "pixel" and (similar or words or captioner or on != "here"):
+        raise InputError("--similar, --words, --captioner and --on need --method diffusion.")
+    if captioner and not data:
+        raise InputError("--captioner needs real images to look at: --data SPEC.")
+    listed = _listed(words) if words else ()
     classifier = (
         load(model, device=device, trust_remote_code=trust_remote_code)
         if isinstance(model, str)
@@ -100,9 +122,16 @@ def neurons(
     rows: list[dict[str, Any]] = []
     panels: list[Panel] = []
     if painter is not None:
+
+        def opened() -> tuple[LatentDiffusion, list[Classifier]]:  # in a worker: its own device
+            mine = load_all([model], device=device, trust_remote_code=trust_remote_code)
+            return open_generator(generator, mine[0].mean.device, half=False), mine
+
+        gpus = float(painter.device.type == "cuda")
         job = Drawing(
             run, classifier, painter, tuple(dict.fromkeys(unit)), data, COUNTERFACTUAL, count, seed,
-            memory, say,
+            memory, say, None if on == "here" else Crew(on, opened, workers, gpus), similar, listed,
+            load_captioner(captioner, device=painter.device) if captioner else None,
         )  # fmt: skip
         rows, found = draw_units(job)
         return _end(run, rows, found)
@@ -121,6 +150,18 @@ def neurons(
             say(f"unit {number} on {len(pictures)} pictures")
             rows += _raised(run, classifier, pictures, number)
     return _end(run, rows, {})
+
+
+def _listed(path: Path) -> tuple[str, ...]:
+    """Words of a file, one a line."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} cannot be read as a list of words: {error}.") from None
+    found = tuple(dict.fromkeys(line.strip() for line in lines if line.strip()))
+    if not found:
+        raise InputError(f"{path} holds no word, expected one a line.")
+    return found
 
 
 def _end(run: Run, rows: list[dict[str, Any]], found: dict[str, Number]) -> Explanation:

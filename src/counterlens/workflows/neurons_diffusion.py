@@ -1,43 +1,54 @@
 """Neurons drawn by a generator: the best real image, the best prompt, and the optimised image.
 
 Paper: Augustin, Neuhaus, Hein 2024 (digin2024), section 5, Figures 9, 29 and 30.
-Differs: candidate words are the classes of the best real images and those the unit votes for, not
-       a captioner's list; prompts are searched at the guidance of the pictures, not at 7.5.
+Differs: candidate words are the classes of the best real images and those the unit votes for, and
+       a list or a captioner's phrases where given; the paper has a captioner's list alone. Prompts
+       are searched at the guidance of the pictures, not at 7.5.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from counterlens.classifier import Classifier
-from counterlens.data import captions, open_set
+from counterlens.data import captions
 from counterlens.errors import InputError
 from counterlens.explanations.figure import Panel
 from counterlens.generators.ascent import Settings, Term, draw
-from counterlens.generators.cutouts import seen
 from counterlens.generators.latent import LatentDiffusion
-from counterlens.images import ImageSet, prepare
 from counterlens.metrics.intervals import wilson
+from counterlens.models.captioner import Captioner
 from counterlens.models.parts import features, head
 from counterlens.runs import Number, Run
-from counterlens.search import frozen
 from counterlens.types import Images
-from counterlens.workflows.generating import DRAWS, Wish, column, optimise, reread, seed_of
+from counterlens.workflows.generating import (
+    DRAWS,
+    Crew,
+    Nets,
+    Wish,
+    column,
+    optimise,
+    reread,
+    seed_of,
+)
+from counterlens.workflows.neurons_scan import Scan, activations, cross, groups, pixels, scan
 from counterlens.workflows.showing import save, save_figure
 from counterlens.workflows.telling import Say
 
-TOP = 5
 REAL, PROMPT, MADE = "best real image", "prompt only", "optimised"
 
 
 @dataclass(frozen=True)
 class Drawing:
-    """One call: which units, with which generator, against which real images."""
+    """One call: which units, with which generator, against which real images.
+
+    Args:
+        similar: how many units like each of them are drawn, too.
+        words, captioner: further candidate words, for all units and from their best images.
+    """
 
     run: Run
     classifier: Classifier
@@ -49,6 +60,10 @@ class Drawing:
     seed: int
     memory: str | None
     say: Say
+    crew: Crew | None = None
+    similar: int = 0
+    words: tuple[str, ...] = ()
+    captioner: Captioner | None = None
 
 
 def neuron_term(classifier: Classifier, units: Sequence[int]) -> Term:
@@ -60,13 +75,26 @@ def neuron_term(classifier: Classifier, units: Sequence[int]) -> Term:
     return Term(lambda x: features(classifier, x), columns, classifier.preprocess.size[0])
 
 
+def own_units(nets: Nets, batch: Sequence[Wish]) -> list[Term]:
+    """Each wish raises the unit that it names."""
+    return [neuron_term(nets[0], [wish.columns[0] for wish in batch])]
+
+
 def draw_units(job: Drawing) -> tuple[list[dict[str, Any]], dict[str, Number]]:
     """All three arms of every unit: rows for the table, and numbers."""
     width = head(job.classifier).in_features
     wrong = [n for n in job.units if not 0 <= n < width]
     if wrong:
         raise InputError(f"no unit {wrong[0]}: {job.classifier.name} has 0 … {width - 1}.")
-    real = _real(job) if job.data else {}
+    found = scan(job.classifier, job.data, job.say) if job.data else None
+    if job.similar:
+        alike = groups(job.classifier, found, job.units, job.similar)
+        job.run.write_table("similar_units", alike)
+        together = dict.fromkeys(
+            n for u in job.units for n in (u, *(r["other"] for r in alike if r["unit"] == u))
+        )
+        job = replace(job, units=tuple(together))
+    real = _real(job, found) if found else {}
     words = _words(job, real)
     rows = [row for found in real.values() for row in found[:1]]
     wishes = []
@@ -82,11 +110,9 @@ def draw_units(job: Drawing) -> tuple[list[dict[str, Any]], dict[str, Number]]:
             for i in range(job.count)
         ]  # fmt: skip
 
-    def terms(batch: Sequence[Wish]) -> list[Term]:
-        return [neuron_term(job.classifier, [wish.columns[0] for wish in batch])]
-
-    made = optimise(job.run, job.model, wishes, terms, (job.classifier,),
-                    settings=job.settings, memory=job.memory, say=job.say)  # fmt: skip
+    made = optimise(job.run, job.model, wishes, own_units, (job.classifier,),
+                    settings=job.settings, memory=job.memory, say=job.say,
+                    crew=job.crew)  # fmt: skip
     x = reread(job.run, [one.image for one in made])
     begin = reread(job.run, [one.start for one in made])
     after, before = activations(job.classifier, x), activations(job.classifier, begin)
@@ -98,46 +124,25 @@ def draw_units(job: Drawing) -> tuple[list[dict[str, Any]], dict[str, Number]]:
     return rows, _numbers(job, rows, after)
 
 
-def activations(classifier: Classifier, x: Images) -> Float[Tensor, "b d"]:
-    """Penultimate activations of whole images, on the CPU."""
-    parts = []
-    with torch.no_grad(), frozen(classifier):
-        for part in torch.split(seen(x, classifier.preprocess.size[0]), 128):
-            parts.append(features(classifier, part.to(classifier.mean.device)).float().cpu())
-    return torch.cat(parts)
-
-
-def _real(job: Drawing) -> dict[int, list[dict[str, Any]]]:
+def _real(job: Drawing, found: Scan) -> dict[int, list[dict[str, Any]]]:
     """The images of the data that drive each unit most."""
-    assert job.data is not None
-    images = open_set(job.data)
-    job.say(f"activations on {len(images)} images of {images.name}")
-    best: dict[int, list[tuple[float, int]]] = {unit: [] for unit in job.units}
-    for at in range(0, len(images), 256):
-        some = range(at, min(at + 256, len(images)))
-        values = activations(job.classifier, _pixels(job, images, some))
-        for unit in job.units:
-            pairs = [(values[i - at, unit].item(), i) for i in some]
-            best[unit] = sorted([*best[unit], *pairs], reverse=True)[:TOP]
-    found = {}
-    for unit, pairs in best.items():
-        found[unit] = [
+    images, rows = found.images, {}
+    for unit in job.units:
+        pairs = list(zip(found.values[:, unit].tolist(), found.rows[:, unit].tolist(), strict=True))
+        rows[unit] = [
             {
                 **_row(job, unit, REAL,
-                       save(job.run, f"unit-{unit}-real-{k}.png", _pixels(job, images, [i])[0]),
+                       save(job.run, f"unit-{unit}-real-{k}.png",
+                            pixels(job.classifier, images, [i])[0]),
                        value, pairs[-1][0]),
                 "word": captions.word(images.classes[images.labels[i]])
                 if images.labels[i] >= 0 else "",
                 "id": str(images.ids[i]), "n": len(images),
+                **({"caption": job.captioner([images.read(i)])[0]} if job.captioner else {}),
             }
             for k, (value, i) in enumerate(pairs)
         ]  # fmt: skip
-    return found
-
-
-def _pixels(job: Drawing, images: ImageSet, rows: Sequence[int]) -> Images:
-    ready = [prepare(images.read(i), job.classifier.preprocess) for i in rows]
-    return torch.from_numpy(np.stack(ready)).float() / 255
+    return rows
 
 
 def _words(
@@ -148,8 +153,9 @@ def _words(
     wanted: dict[int, list[str]] = {}
     for unit in job.units:
         votes = torch.topk(weight[:, unit], min(3, len(job.classifier.classes))).indices.tolist()
-        seen_ = [row["word"] for row in real.get(unit, ()) if row["word"]]
-        wanted[unit] = [*seen_, *(captions.word(job.classifier.classes[k]) for k in votes)]
+        told = [row.get(key) for row in real.get(unit, ()) for key in ("word", "caption")]
+        voted = [captions.word(job.classifier.classes[k]) for k in votes]
+        wanted[unit] = [*filter(None, told), *voted, *job.words]
     pictures: dict[str, Images] = {}
     for word in dict.fromkeys(word for words in wanted.values() for word in words):
         seeds = torch.tensor([seed_of("draw", job.seed, word, i) for i in range(DRAWS)])
@@ -178,19 +184,12 @@ def _row(
     }  # fmt: skip
 
 
-def _numbers(
-    job: Drawing, rows: Sequence[dict[str, Any]], after: Float[Tensor, "b d"]
-) -> dict[str, Number]:
+def _numbers(job: Drawing, rows: Sequence[dict[str, Any]], after: Tensor) -> dict[str, Number]:
     """How many units the optimised images drive further than any real one, and how purely."""
     made = {u: [r["activation"] for r in rows if r["how"] == MADE and r["unit"] == u]
             for u in job.units}  # fmt: skip
     own = after.view(len(job.units), job.count, -1).mean(1)
-    job.run.write_table(
-        "cross_activation",
-        [{"images_of": f"unit {u}", **{f"unit {v}": own[i, v].item() for v in job.units}}
-         for i, u in enumerate(job.units)],
-    )  # fmt: skip
-    found: dict[str, Number] = {}
+    found = cross(job.run, job.units, own)
     for other in (REAL, PROMPT):
         top = {r["unit"]: r["activation"] for r in rows if r["how"] == other}
         if not top:

@@ -1,0 +1,145 @@
+"""The search of disagree: images of all classes, both ways, measured on the files on disk."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from counterlens.classifier import Classifier
+from counterlens.data import captions
+from counterlens.explanations.disagreement import disagreement, disturbed, succeeded
+from counterlens.explanations.pixel import confidences
+from counterlens.explanations.targets import class_named
+from counterlens.generators.ascent import Settings, Term
+from counterlens.generators.cutouts import seen
+from counterlens.generators.latent import LatentDiffusion
+from counterlens.runs import Run, key_part
+from counterlens.types import Images, Scores
+from counterlens.workflows.generating import (
+    Crew,
+    Made,
+    Nets,
+    Wish,
+    column,
+    confidence_table,
+    optimise,
+    reread,
+    seed_of,
+)
+from counterlens.workflows.telling import Say
+
+WAYS = ("first", "second")
+Pair = tuple[Classifier, Classifier]
+
+
+@dataclass(frozen=True)
+class Shared:
+    """A class that both classifiers know: its name, its words, and its place in each."""
+
+    name: str
+    word: str
+    places: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Task:
+    """One call: with which generator and how, who judges, and who does the work."""
+
+    run: Run
+    model: LatentDiffusion
+    judges: tuple[Classifier, ...]
+    settings: Settings
+    count: int
+    seed: int
+    memory: str | None
+    say: Say
+    crew: Crew | None = None
+
+
+def apart(nets: Nets, batch: Sequence[Wish]) -> list[Term]:
+    """Each wish names two classifiers by number and a class of each: the first up, the other down.
+
+    A batch is of one way: who is up is the same for all.
+    """
+    both = []
+    for k in (0, 1):
+        net = nets[batch[0].columns[2 * k]]
+        places = column([wish.columns[2 * k + 1] for wish in batch], net.mean.device)
+        both.append(Term(confidence_table(net), places, net.preprocess.size[0]))
+    return disagreement(*both)
+
+
+def search(
+    task: Task,
+    pair: Pair,
+    wanted: Sequence[Shared],
+    *,
+    numbers: tuple[int, int] = (0, 1),
+    prefix: str = "",
+) -> list[dict[str, Any]]:
+    """All images of all classes, both ways; both ways start from the same images.
+
+    Args:
+        pair: the two classifiers.
+        numbers: their places among those that a worker opens.
+        prefix: of the files.
+    """
+    rows: list[dict[str, Any]] = []
+    nets: list[Classifier] = [pair[0]] * (max(numbers) + 1)
+    for number, net in zip(numbers, pair, strict=True):
+        nets[number] = net
+    for way in (0, 1):
+        wishes, classes = [], []
+        up, down = numbers[way], numbers[1 - way]
+        for one in wanted:
+            for i in range(task.count):
+                start = seed_of("disagree", task.seed, one.name, i)
+                name = f"{prefix}{WAYS[way]}-{key_part(one.word)}-{i:02d}"
+                columns = (up, one.places[way], down, one.places[1 - way])
+                wishes.append(Wish(name, captions.prompt(one.word), start, columns))
+                classes.append(one)
+        task.say(f"{pair[way].name} up, {pair[1 - way].name} down: {len(wishes)} images")
+        made = optimise(task.run, task.model, wishes, apart, nets, settings=task.settings,
+                        memory=task.memory, say=task.say, crew=task.crew)  # fmt: skip
+        rows += _rows(task, made, classes, way, pair)
+    return rows
+
+
+def _rows(
+    task: Task, made: Sequence[Made], classes: Sequence[Shared], way: int, pair: Pair
+) -> list[dict[str, Any]]:
+    """Everything measured on the PNG files, read back from disk."""
+    x = reread(task.run, [one.image for one in made])
+    begin = reread(task.run, [one.start for one in made])
+    up, down = pair[way], pair[1 - way]
+    ups = torch.tensor([one.places[way] for one in classes])
+    downs = torch.tensor([one.places[1 - way] for one in classes])
+    columns = {
+        "p_up": asked(up, x, ups), "p_down": asked(down, x, downs),
+        "start_p_up": asked(up, begin, ups), "start_p_down": asked(down, begin, downs),
+    }  # fmt: skip
+    for name, other in disturbed(x).items():
+        columns[f"{name}.p_up"] = asked(up, other, ups)
+        columns[f"{name}.p_down"] = asked(down, other, downs)
+    for judge in task.judges:
+        places = torch.tensor([class_named(judge.classes, one.name) for one in classes])
+        if (places >= 0).all():
+            columns[f"{judge.name}.p"] = asked(judge, x, places)
+    good = succeeded(columns["p_up"], columns["p_down"])
+    return [
+        {
+            "class": classes[i].word, "name": classes[i].name, "way": WAYS[way],
+            "up": up.name, "down": down.name,
+            "image": one.image, "start": one.start, "succeeded": bool(good[i]),
+            **{key: round(values[i].item(), 6) for key, values in columns.items()},
+        }
+        for i, one in enumerate(made)
+    ]  # fmt: skip
+
+
+def asked(net: Classifier, x: Images, places: torch.Tensor) -> Scores:
+    """A classifier's confidences in one class per image, after temperature."""
+    parts = torch.split(seen(x, net.preprocess.size[0]), 64)
+    probs = torch.cat([confidences(net, part) for part in parts])
+    return probs.gather(1, places[:, None])[:, 0]
