@@ -66,8 +66,8 @@ def opinion(
         )
     target = torch.tensor([places[t] for t in found.target.tolist()])
     rows = torch.arange(len(found))
-    first = _ask(judge, x)[found.image]
-    last = _ask(judge, found.points)
+    first = ask_whole(judge, x)[found.image]
+    last = ask_whole(judge, found.points)
     answer = last.argmax(1)
     return Opinion(
         judge.name,
@@ -90,7 +90,7 @@ def verdicts(found: Counterfactuals, opinions: Sequence[Opinion]) -> list[str]:
     return [word if there else SHORT for word, there in zip(words, reached, strict=True)]
 
 
-def _ask(judge: Classifier, x: Images) -> Probs:
+def ask_whole(judge: Classifier, x: Images) -> Probs:
     """Confidences at images of another classifier's size; the frame is kept, not cropped again."""
     whole = judge.preprocess
     if whole.crop is not None:

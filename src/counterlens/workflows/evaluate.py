@@ -1,0 +1,320 @@
+"""Evaluate: how good are counterfactuals? Several methods side by side on the same pictures.
+
+Each picture that the model gets right is turned to the same seeded targets by every method. All
+images are kept with their ids, so that a user study can draw its pairs from the same run.
+
+Paper: Augustin, Neuhaus, Hein 2024 (digin2024), section 5 and its user study.
+Differs: the paper asks 30 people about 30 pairs; here numbers stand for them, and the pairs that
+       people could be shown are drawn by the paper's rule.
+"""
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from counterlens.ball import NORMS, Norm
+from counterlens.classifier import Classifier
+from counterlens.errors import InputError
+from counterlens.explanations import dvce
+from counterlens.explanations.pixel import STEPS, default_radii, temperature_of
+from counterlens.explanations.targets import seeded
+from counterlens.explanations.uvce import UVCE
+from counterlens.images import SUFFIXES
+from counterlens.models.lpips import load as load_lpips
+from counterlens.models.weights import weights_hash
+from counterlens.runs import Number, Run, key_part, new_folder
+from counterlens.types import Labels, Probs
+from counterlens.workflows.evaluate_arms import Bench, Made, make
+from counterlens.workflows.evaluate_measure import Measured, gaps, measure, numbers, rows_of
+from counterlens.workflows.evaluate_real import Real, open_real
+from counterlens.workflows.explain import ask, load_all
+from counterlens.workflows.generating import open_generator
+from counterlens.workflows.inputs import Given, Pictures, open_pictures
+from counterlens.workflows.showing import Explanation, save
+from counterlens.workflows.telling import Say, teller, write_report
+
+ARMS = ("pixel", "pixel-robust", "dvce", "prompt-to-prompt", "diffusion")
+GENERATED = ("dvce", "prompt-to-prompt", "diffusion")
+PAIRS = 30
+"""Pairs for a user study, as many as the paper showed."""
+SURE = 0.8
+
+
+def evaluate(
+    model: str | Classifier,
+    images: Sequence[Given],
+    *,
+    arm: Sequence[str] = (),
+    judge: Sequence[str | Classifier] = (),
+    robust: str | Classifier | None = None,
+    targets: int = 1,
+    real: str | None = None,
+    lpips: str | None = None,
+    generator: str | None = None,
+    radius: float | None = None,
+    norm: str = "l2",
+    steps: int = STEPS,
+    updates: int = UVCE.chain.updates,
+    limit: int | None = None,
+    batch: int | None = None,
+    half: bool = False,
+    out: Path | None = None,
+    resume: bool = False,
+    seed: int = 0,
+    device: str = "auto",
+    trust_remote_code: bool = False,
+    quiet: bool = False,
+) -> Explanation:
+    """Compare methods of counterfactuals; write a run with a table, galleries and all images.
+
+    Args:
+        images: a labelled SPEC or part of one; pictures the model gets wrong are left out.
+        arm: methods, of ARMS; none: all that can be run with what is given.
+        judge: classifiers that take no part and say what they see. The first one's features
+            measure realism.
+        robust: a robust classifier: explained by pixels too, and DVCE's helper.
+        targets: classes per picture, neither true nor predicted, drawn by id and seed.
+        real: labelled images for realism; None takes the set that the pictures come from.
+        lpips: weights of LPIPS, see `models.lpips`.
+        radius, norm, steps: of the pixel methods; None: 2 at 32 pixels in l2, scaled by size.
+        updates: of DiG-IN's search.
+    """
+    _check(arm, norm, targets, steps, updates)
+    asked: dict[str, Any] = {
+        "model": _name(model), "images": [str(one) for one in images], "arm": list(arm),
+        "judge": [_name(one) for one in judge], "robust": None if robust is None else _name(robust),
+        "targets": targets, "real": real, "lpips": lpips, "generator": generator, "radius": radius,
+        "norm": norm, "steps": steps, "updates": updates, "limit": limit, "half": half,
+        "seed": seed,
+    }  # fmt: skip
+    say = teller(quiet)
+    given = [model, *judge, *([robust] if robust is not None else [])]
+    nets = load_all(given, device=device, trust_remote_code=trust_remote_code)
+    classifier, judges = nets[0], nets[1 : 1 + len(judge)]
+    helper = nets[-1] if robust is not None else None
+    arms, notes = choose_arms(arm, helper, generator)
+    drawn = any(one in GENERATED for one in arms)
+    where = classifier.mean.device
+    drawer = open_generator(generator, where, half=half) if drawn else None
+    looks = load_lpips(lpips, device=where) if lpips else None
+    pictures = open_pictures(images, classifier, limit=limit, seed=seed)
+    pictures, probs, left = right_ones(classifier, pictures)
+    image, target = seeded_rows(pictures, probs, targets, seed)
+    size = classifier.preprocess.size
+    checked: Norm = norm  # type: ignore[assignment]
+    bench = Bench(
+        classifier, helper, drawer, pictures, image, target, probs.argmax(1), checked,
+        radius or default_radii(checked, size)[3], steps, dvce.PAPER,
+        replace(UVCE, chain=replace(UVCE.chain, updates=updates)), batch, seed,
+    )  # fmt: skip
+    folder = out or new_folder("explain", f"quality-{key_part(classifier.name)}")
+    run = Run.create(folder, "evaluate", asked, resume=resume)
+    run.note(
+        model=asked["model"], weights_hash=weights_hash(classifier), device=str(where), seed=seed,
+        temperature=temperature_of(classifier), data=f"{len(pictures)} pictures",
+        generator=drawer.name if drawer else None,
+    )  # fmt: skip
+    notes += [*left, *pictures.notes]
+    pool, missing = _real(real, images, bench, judges, seed)
+    notes += missing
+    made = make(bench, arms, run, say)
+    record(run, bench, made, judges, looks, pool, say)
+    run.write_table("notes", [{"note": note} for note in notes])
+    write_report(run, say)
+    run.finish()
+    return Explanation(run)
+
+
+def choose_arms(
+    asked: Sequence[str], robust: Classifier | None, generator: str | None
+) -> tuple[list[str], list[str]]:
+    """The methods to run, and what is left out for want of something."""
+    from counterlens import zoo
+
+    able = {
+        one: True
+        if one == "pixel"
+        else robust is not None
+        if one == "pixel-robust"
+        else generator is not None or bool(zoo.generators())
+        for one in ARMS
+    }
+    needs = {"pixel-robust": "a robust model: --robust MODEL"}
+    for one in asked:
+        if not able[one]:
+            need = needs.get(one, "a generator: --generator FOLDER")
+            raise InputError(f"{one} needs {need}.")
+    if asked:
+        return [one for one in ARMS if one in asked], []
+    left = [
+        f"{one} was left out: it needs {needs.get(one, 'a generator: --generator FOLDER')}."
+        for one in ARMS
+        if not able[one]
+    ]
+    return [one for one in ARMS if able[one]], left
+
+
+def right_ones(classifier: Classifier, pictures: Pictures) -> tuple[Pictures, Probs, list[str]]:
+    """The pictures that the classifier answers right, what it says, and how many it does not."""
+    probs = ask(classifier, pictures)
+    answer = probs.argmax(1).tolist()
+    pairs = list(enumerate(zip(answer, pictures.labels, strict=True)))
+    good = [i for i, (said, label) in pairs if label in (said, -1)]
+    if not good:
+        raise InputError(
+            f"{classifier.name} answers none of the {len(pictures)} pictures right, so there is "
+            "nothing to turn. Give more, or pictures of its classes."
+        )
+    left = len(pictures) - len(good)
+    told = [f"{left} of {len(pictures)} pictures were answered wrong and left out."] if left else []
+    return pictures.only(good), probs[good], told
+
+
+def seeded_rows(pictures: Pictures, probs: Probs, count: int, seed: int) -> tuple[Labels, Labels]:
+    """For each picture the same few random targets, whatever the method."""
+    image, target = [], []
+    for i, (name, label) in enumerate(zip(pictures.ids, pictures.labels, strict=True)):
+        taken = {int(probs[i].argmax()), label}
+        wanted = seeded(probs.shape[1], taken, f"{seed} {name}")[:count]
+        image += [i] * len(wanted)
+        target += wanted
+    return torch.tensor(image), torch.tensor(target)
+
+
+def record(
+    run: Run,
+    bench: Bench,
+    made: Mapping[str, Made],
+    judges: Sequence[Classifier],
+    lpips: Any,
+    real: Real | None,
+    say: Say,
+) -> None:
+    """Measure every method, write images, rows, numbers, gaps and study pairs."""
+    masks = next((one.masks for one in made.values() if one.masks is not None), None)
+    how = f"{len(bench.image)} counterfactuals of {len(bench.pictures)} pictures"
+    names = [_file(bench, k) for k in range(len(bench.image))]
+    starts = [save(run, f"original/{name}.png", x) for name, x in zip(names, bench.x, strict=True)]
+    shapes = [None] * len(names) if masks is None else [
+        save(run, f"mask/{name}.png", mask) for name, mask in zip(names, masks, strict=True)
+    ]  # fmt: skip
+    found: dict[str, Measured] = {}
+    rows: list[dict[str, Any]] = []
+    for arm, one in made.items():
+        say(f"measuring {arm}")
+        guide = bench.robust if arm == "pixel-robust" and bench.robust else bench.classifier
+        found[arm] = measure(bench, one, guide, judges, masks=masks, lpips=lpips, real=real)
+        files = [
+            save(run, f"{arm}/{name}.png", z) for name, z in zip(names, one.images, strict=True)
+        ]
+        for row, start, shape in zip(
+            rows_of(bench, arm, found[arm], files), starts, shapes, strict=True
+        ):
+            rows.append({**row, "original": start, "mask": shape})
+        run.write_table("quality", rows)
+        run.add_numbers(numbers(bench, arm, one, found[arm], real, how))
+    if real is not None:
+        run.add_numbers(_unchanged(bench, real, how))
+    arms = list(found)
+    for arm in arms[:-1]:
+        run.add_numbers(gaps(bench, (arms[-1], found[arms[-1]]), (arm, found[arm])))
+    run.write_table("study", study_pairs(rows, arms, seed=bench.seed))
+
+
+def _unchanged(bench: Bench, real: Real, how: str) -> dict[str, Number]:
+    """What realism says of the pictures themselves: the value of changing nothing."""
+    from counterlens.metrics.generation import kid_interval
+
+    features = real.features(bench.x)
+    value, low, high = kid_interval(features, real.reference)
+    told = f"the pictures unchanged against real images of the targets, {real.how}; {how}"
+    return {"quality.original.kid": Number(value, len(features), low, high, f"KID of {told}")}
+
+
+def study_pairs(
+    rows: Sequence[Mapping[str, Any]], arms: Sequence[str], *, count: int = PAIRS, seed: int = 0
+) -> list[dict[str, Any]]:
+    """Pairs for people to compare: the last method against DVCE, or against the first.
+
+    As in the paper, drawn at random among those of which both guides are sure; which one stands
+    left is drawn too.
+    """
+    if len(arms) < 2:
+        return []
+    ours = arms[-1]
+    theirs = "dvce" if "dvce" in arms[:-1] else arms[0]
+    table = {
+        name: {(row["id"], row["target"]): row for row in rows if row["method"] == name}
+        for name in (ours, theirs)
+    }
+    good = [
+        key
+        for key, row in table[ours].items()
+        if min(row["confidence"], table[theirs][key]["confidence"]) >= SURE
+    ]
+    draw = random.Random(seed)
+    chosen = draw.sample(good, min(count, len(good)))
+    out = []
+    for key in chosen:
+        sides = [ours, theirs]
+        draw.shuffle(sides)
+        left, right = (table[side][key] for side in sides)
+        out.append(
+            {
+                "id": key[0],
+                "target": key[1],
+                "original": left["original"],
+                "left": left["image"],
+                "right": right["image"],
+                "left_method": sides[0],
+                "right_method": sides[1],
+            }
+        )
+    return out
+
+
+def _real(
+    spec: str | None, images: Sequence[Given], bench: Bench, judges: Sequence[Classifier], seed: int
+) -> tuple[Real | None, list[str]]:
+    """Real images to compare with, or why there are none."""
+    if not judges:
+        return None, ["Realism and truth were not measured: name an independent model, --with."]
+    if spec is None and images and isinstance(images[0], str):
+        spec = images[0].rpartition("#")[0] or images[0]
+        spec = None if Path(spec).suffix.lower() in SUFFIXES else spec
+    if spec is None:
+        return None, ["Realism was not measured: name labelled images, --real SPEC."]
+    found = open_real(
+        spec, bench.classifier, judges[0], target=bench.target, taken=bench.pictures.ids, seed=seed
+    )
+    return found, []
+
+
+def _check(arm: Sequence[str], norm: str, targets: int, steps: int, updates: int) -> None:
+    """Refuse what cannot work before anything is loaded."""
+    wrong = [one for one in arm if one not in ARMS]
+    if wrong:
+        raise InputError(f"no method {wrong[0]!r}, expected some of {', '.join(ARMS)}.")
+    if norm not in NORMS:
+        raise InputError(f"norm is {norm!r}, expected one of {', '.join(NORMS)}.")
+    if targets < 1 or steps < 1 or updates < 0:
+        raise InputError(
+            f"targets {targets}, steps {steps}, updates {updates}; expected 1 or more, 1 or more, "
+            "0 or more."
+        )
+
+
+def _file(bench: Bench, k: int) -> str:
+    i, t = int(bench.image[k]), int(bench.target[k])
+    return f"{i:04d}-{key_part(bench.pictures.ids[i])[-40:]}-{t}"
+
+
+def _name(one: str | Classifier) -> str:
+    return one if isinstance(one, str) else one.name
+
+
+__all__ = ["ARMS", "evaluate"]

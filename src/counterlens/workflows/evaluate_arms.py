@@ -1,0 +1,334 @@
+"""The methods that an evaluation compares: each turns the same pictures towards the same targets.
+
+Every batch is kept as soon as it is made, with its time and the passes through each network.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from counterlens.ball import Norm
+from counterlens.classifier import Classifier
+from counterlens.data import captions
+from counterlens.errors import InputError
+from counterlens.explanations import dvce as guided
+from counterlens.explanations.pixel import STEPS, counterfactuals, temperature_of
+from counterlens.explanations.targets import class_named
+from counterlens.explanations.uvce import UVCE, EditSettings, uvce
+from counterlens.generators.ascent import Term
+from counterlens.generators.cutouts import seen
+from counterlens.generators.latent import LatentDiffusion
+from counterlens.runs import Run, atomic
+from counterlens.search import frozen
+from counterlens.types import Images, Labels
+from counterlens.workflows.generating import seed_of
+from counterlens.workflows.inputs import Pictures
+from counterlens.workflows.telling import Say
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What every method is asked.
+
+    Args:
+        classifier: the one that is explained.
+        robust: a robust one, explained by pixels too, and the helper of DVCE; None without one.
+        model: the generator; None without one.
+        pictures: as the classifier sees them.
+        image, target: for each row the picture and the class it is turned to.
+        norm, radius, steps: of the search among pixels.
+        dvce, uvce: settings of the other searches.
+        batch: rows at a time for the generator; None by size.
+    """
+
+    classifier: Classifier
+    robust: Classifier | None
+    model: LatentDiffusion | None
+    pictures: Pictures
+    image: Int[Tensor, "n"]
+    target: Labels
+    answer: Labels
+    norm: Norm
+    radius: float
+    steps: int = STEPS
+    dvce: guided.Settings = guided.PAPER
+    uvce: EditSettings = UVCE
+    batch: int | None = None
+    seed: int = 0
+
+    @property
+    def x(self) -> Images:
+        """The picture of each row."""
+        return self.pictures.x[self.image]
+
+    @property
+    def single(self) -> bool:
+        """Whether no picture has two targets."""
+        return len(set(self.image.tolist())) == len(self.image)
+
+    def only(self, rows: Tensor) -> "Bench":
+        """Some of the rows."""
+        return replace(self, image=self.image[rows], target=self.target[rows])
+
+    def seeds(self) -> Int[Tensor, "n"]:
+        """One seed per row, by what it asks."""
+        rows = zip(self.image.tolist(), self.target.tolist(), strict=True)
+        return torch.tensor(
+            [seed_of("evaluate", self.seed, self.pictures.ids[i], t) for i, t in rows]
+        )
+
+
+@dataclass(frozen=True)
+class Made:
+    """What a method made of each row.
+
+    Args:
+        images: with 8-bit values, of the classifier's size.
+        seconds: what it took for all rows.
+        passes: rows that went through each network, forwards.
+        masks: where the method saw the object, if it did.
+    """
+
+    images: Images
+    seconds: float
+    passes: Mapping[str, int]
+    masks: Float[Tensor, "n 1 h w"] | None = None
+
+
+Batch = dict[str, Made]
+
+
+def pixel_arm(bench: Bench, guide: Classifier, name: str) -> Batch:
+    """The surest picture within a ball of pixels."""
+    places = matched(guide, bench.classifier.classes, bench.target)
+    if guide.preprocess.size != bench.classifier.preprocess.size:
+        raise InputError(
+            f"{guide.name} takes {guide.preprocess.size} pixels, expected "
+            f"{bench.classifier.preprocess.size} as {bench.classifier.name} does."
+        )
+    with metered({guide.name: guide.net}) as meter:
+        found = counterfactuals(
+            guide, bench.x, [[k] for k in places.tolist()], norm=bench.norm,
+            radii=[bench.radius], steps=bench.steps, seed=bench.seed,
+            batch=len(bench.image) if guide.mean.device.type == "cuda" else None,
+        )  # fmt: skip
+    return {name: Made(found.points, meter.seconds, dict(meter.rows))}
+
+
+def dvce_arm(bench: Bench, say: Say) -> Batch:
+    """Guided sampling, with the robust classifier as helper where there is one."""
+    model, net = _generator(bench), bench.classifier
+    nets = [net] if bench.robust is None else [net, bench.robust]
+    terms = [log_term(one, matched(one, net.classes, bench.target)) for one in nets]
+    x = seen(bench.x, model.side).to(model.device)
+
+    def told(i: int, images: Images) -> None:
+        if i % 25 == 0:
+            say(f"  step {i} of {bench.dvce.start}")
+
+    with ExitStack() as stack, metered(_networks(model, nets)) as meter:
+        for one in nets:
+            stack.enter_context(frozen(one))
+        images = guided.dvce(
+            model, x, terms[0], helper=terms[1] if len(terms) > 1 else None,
+            settings=bench.dvce, seeds=bench.seeds().to(model.device), told=told,
+        )  # fmt: skip
+        kept = _eight_bits(images, net)
+    return {"dvce": Made(kept, meter.seconds, dict(meter.rows))}
+
+
+def uvce_arm(bench: Bench, say: Say, *, optimise: bool = True) -> Batch:
+    """DiG-IN's counterfactuals, and the prompt-to-prompt edits that they start from."""
+    model, net = _generator(bench), bench.classifier
+    words = [
+        (captions.word(net.classes[int(bench.answer[i])]), captions.word(net.classes[k]))
+        for i, k in zip(bench.image.tolist(), bench.target.tolist(), strict=True)
+    ]
+    settings = bench.uvce
+    if not optimise:
+        settings = replace(settings, chain=replace(settings.chain, updates=0))
+    x = seen(bench.x, model.side).to(model.device)
+    early: dict[str, Any] = {}
+
+    def told(k: int, look: Any) -> None:
+        if not early:
+            early.update(seconds=meter.elapsed(), rows=dict(meter.rows))
+        if k % 5 == 0:
+            say(f"  update {k} of {settings.chain.updates}")
+
+    with frozen(net), metered(_networks(model, [net])) as meter:
+        edit = uvce(
+            model, x, [log_term(net, bench.target.to(model.device))],
+            source=[captions.prompt(one) for one, _ in words],
+            target=[captions.prompt(one) for _, one in words],
+            words=words, settings=settings, seeds=bench.seeds().to(model.device), told=told,
+        )  # fmt: skip
+        start, images = _eight_bits(edit.start_images, net), _eight_bits(edit.images, net)
+    masks = seen(edit.masks.float(), net.preprocess.size[0]).clamp(0, 1).cpu()
+    first = Made(
+        start, early.get("seconds", meter.seconds), early.get("rows", dict(meter.rows)), masks
+    )
+    if not optimise:
+        return {"prompt-to-prompt": first}
+    return {
+        "prompt-to-prompt": first,
+        "diffusion": Made(images, meter.seconds, dict(meter.rows), masks),
+    }
+
+
+def make(bench: Bench, arms: Sequence[str], run: Run, say: Say) -> dict[str, Made]:
+    """Everything the arms make, batch by batch; a resumed run skips what it has."""
+    robust = bench.robust
+    jobs: list[tuple[str, int, Callable[[Bench], Batch]]] = []
+    whole, some = len(bench.image), bench.batch or batch_size(bench)
+    if "pixel" in arms:
+        jobs.append(("pixel", whole, lambda part: pixel_arm(part, part.classifier, "pixel")))
+    if "pixel-robust" in arms and robust is not None:
+        jobs.append(("pixel-robust", whole, lambda part: pixel_arm(part, robust, "pixel-robust")))
+    if "dvce" in arms:
+        jobs.append(("dvce", some, lambda part: dvce_arm(part, say)))
+    if "diffusion" in arms or "prompt-to-prompt" in arms:
+        wanted = "diffusion" in arms
+        jobs.append(("diffusion", some, lambda part: uvce_arm(part, say, optimise=wanted)))
+    found: dict[str, list[Made]] = {}
+    for name, size, work in jobs:
+        for at in range(0, whole, size):
+            part = bench.only(torch.arange(at, min(at + size, whole)))
+            told = f"{name}: {at + 1}–{at + len(part.image)} of {whole} counterfactuals"
+            batch = _kept(run, f"{name}-{at}", partial(work, part), say, told)
+            for arm, made in batch.items():
+                found.setdefault(arm, []).append(made)
+    return {arm: _joined(parts) for arm, parts in found.items() if arm in arms}
+
+
+def batch_size(bench: Bench) -> int:
+    """Rows at a time through the generator: 256 of 32 pixels on a GPU, 8 elsewhere."""
+    if bench.model is None:
+        return len(bench.image)
+    most = 256 if bench.model.device.type == "cuda" else 8
+    return max(1, int(most * min(1.0, (32 / bench.model.side) ** 2)))
+
+
+def log_term(net: Classifier, column: Labels) -> Term:
+    """Log-confidences of a classifier after temperature, differentiable."""
+    warmth = temperature_of(net)
+
+    def table(x: Images) -> Float[Tensor, "b k"]:
+        logits: Tensor = net(x)
+        return (logits.float() / warmth).log_softmax(1)
+
+    return Term(table, column.to(net.mean.device), net.preprocess.size[0])
+
+
+def matched(net: Classifier, classes: Sequence[str], target: Labels) -> Labels:
+    """Targets of one classifier in the numbering of another."""
+    places = {k: class_named(net.classes, classes[k]) for k in set(target.tolist())}
+    missing = sorted(classes[k] for k, place in places.items() if place < 0)
+    if missing:
+        raise InputError(f"{net.name} has no class {missing[0]!r}, so it cannot take part.")
+    return torch.tensor([places[k] for k in target.tolist()])
+
+
+@dataclass
+class Meter:
+    """Time and rows while something is made."""
+
+    began: float
+    rows: dict[str, int] = field(default_factory=dict)
+    seconds: float = 0.0
+
+    def elapsed(self) -> float:
+        """Seconds since the beginning, once the device is done."""
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        return time.perf_counter() - self.began
+
+
+@contextmanager
+def metered(networks: Mapping[str, nn.Module]) -> Iterator[Meter]:
+    """Count the rows that go forwards through networks; time stops at the end of the block."""
+    meter = Meter(time.perf_counter())
+
+    def count(name: str) -> Callable[[nn.Module, tuple[Any, ...]], None]:
+        def hook(module: nn.Module, given: tuple[Any, ...]) -> None:
+            if given and isinstance(given[0], Tensor):
+                meter.rows[name] = meter.rows.get(name, 0) + len(given[0])
+
+        return hook
+
+    handles = [net.register_forward_pre_hook(count(name)) for name, net in networks.items()]
+    try:
+        yield meter
+    finally:
+        for handle in handles:
+            handle.remove()
+        meter.seconds = meter.elapsed()
+
+
+def _networks(model: LatentDiffusion, nets: Sequence[Classifier]) -> dict[str, nn.Module]:
+    return {"denoiser": model.unet, **{net.name: net.net for net in nets}}
+
+
+def _generator(bench: Bench) -> LatentDiffusion:
+    if bench.model is None:
+        raise InputError("this method needs a generator: --generator FOLDER.")
+    return bench.model
+
+
+def _eight_bits(images: Images, net: Classifier) -> Images:
+    """As a PNG of the classifier's size holds them."""
+    small = seen(images.detach().float(), net.preprocess.size[0]).clamp(0, 1)
+    return ((small * 255).round() / 255).cpu()
+
+
+def _kept(run: Run, name: str, work: Callable[[], Batch], say: Say, told: str) -> Batch:
+    """A batch from the state of an interrupted run, or made now and kept."""
+    path = run.path("state", f"{name}.npz")
+    if not path.exists():
+        say(told)
+        batch = work()
+        table: dict[str, Any] = {}
+        for arm, made in batch.items():
+            table[f"{arm}/images"] = (made.images * 255).round().byte().numpy()
+            table[f"{arm}/seconds"] = np.float64(made.seconds)
+            table[f"{arm}/passes"] = np.array([f"{k}={v}" for k, v in made.passes.items()])
+            if made.masks is not None:
+                table[f"{arm}/masks"] = made.masks.half().numpy()
+        with atomic(path) as part, part.open("wb") as file:
+            np.savez(file, **table)
+    with np.load(path) as stored:
+        arms = dict.fromkeys(key.rpartition("/")[0] for key in stored.files)
+        return {arm: _stored(stored, arm) for arm in arms}
+
+
+def _stored(stored: Any, arm: str) -> Made:
+    masks = stored[f"{arm}/masks"] if f"{arm}/masks" in stored.files else None
+    pairs = [str(text).rpartition("=") for text in stored[f"{arm}/passes"]]
+    return Made(
+        torch.from_numpy(stored[f"{arm}/images"]).float() / 255,
+        float(stored[f"{arm}/seconds"]),
+        {name: int(count) for name, _, count in pairs},
+        None if masks is None else torch.from_numpy(masks).float(),
+    )
+
+
+def _joined(parts: Sequence[Made]) -> Made:
+    passes: dict[str, int] = {}
+    for part in parts:
+        for name, count in part.passes.items():
+            passes[name] = passes.get(name, 0) + count
+    masks = [part.masks for part in parts if part.masks is not None]
+    return Made(
+        torch.cat([part.images for part in parts]),
+        sum(part.seconds for part in parts),
+        passes,
+        torch.cat(masks) if len(masks) == len(parts) else None,
+    )
