@@ -183,10 +183,12 @@ def _in_numbers(run: Run, logits: np.ndarray, labels: np.ndarray) -> None:
     order = np.argsort(-sure)
     curve = np.cumsum(right[order]) / np.arange(1, len(order) + 1)
     points = np.linspace(len(curve) // 50, len(curve) - 1, 50).astype(int)
-    run.write_table(
-        "response_rate",
-        [{"rate": (int(i) + 1) / len(curve), "accuracy": float(curve[i])} for i in points],
-    )
+    rates = []
+    for i in points.tolist():
+        own = share(right[order][: i + 1])
+        ends = {"low": own.low, "high": own.high, "n": own.n}
+        rates.append({"rate": (i + 1) / len(curve), "accuracy": float(curve[i]), **ends})
+    run.write_table("response_rate", rates)
     run.add_numbers(numbers)
 
 

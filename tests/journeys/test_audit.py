@@ -129,6 +129,31 @@ def test_two_models_are_put_side_by_side(counterlens: Command) -> None:
     assert any(row["n"] > 40 for row in rows)
 
 
+def test_a_family_is_named_described_and_drawn(counterlens: Command) -> None:
+    said = counterlens(
+        *("audit", f"small={MODEL}", "robust=zoo:cifar10-at-0.5", "sample:cifar10"),
+        *("--about", "robust: training=by hand", "--limit", "60", "--out", "both"),
+    )
+    assert said.code == 0, said.err
+    table = Path("both/compare/tables/families.jsonl").read_text("utf-8")
+    rows = [json.loads(line) for line in table.splitlines()]
+    assert [(r["model"], r["family"], r["training"]) for r in rows] == [
+        ("small", "resnet", "plain"),
+        ("robust", "resnet", "by hand"),
+    ]
+    page = Path("both/compare/report.html").read_text("utf-8")
+    assert "Accuracy against size" in page
+    assert "Accuracy when they may decline" in page
+    assert Path("both/1-small/report.html").is_file()
+
+
+def test_facts_about_no_model_are_refused_before_anything_is_made(counterlens: Command) -> None:
+    said = counterlens("audit", MODEL, "sample:cifar10", "--about", "other: family=x")
+    assert said.code == 2
+    assert "NAME one of zoo:cifar10-plain-small" in said.err
+    assert counterlens.left_behind() == []
+
+
 def test_an_attack_gives_a_number_with_a_verdict(counterlens: Command) -> None:
     said = counterlens(
         *("audit", MODEL, "sample:cifar10", "--limit", "40", "--attack", "l2:0.5", "--out", "a"),

@@ -20,8 +20,9 @@ from counterlens.images import write_png
 from counterlens.review import Store, store_path
 from counterlens.runs import Run
 from counterlens.workflows.curate import adversarial, ood
+from counterlens.workflows.network_facts import family
 from counterlens.workflows.review import draw, parse
-from counterlens.workflows.transfer import family, partners
+from counterlens.workflows.transfer import partners
 from curate_pools import factory, make_pool, noisy
 
 
@@ -174,6 +175,17 @@ def test_an_audit_of_a_frozen_set_counts_over_its_classes_alone(counterlens, min
     assert "3 of the model's 4 classes" in run.numbers["accuracy.top1"].protocol
     assert run.numbers["accuracy.top1_all"].value == 0
     assert len(run.table("per_class")) == 3
+
+
+def test_a_filter_is_told_to_be_one_when_it_is_audited_on_its_set(counterlens, mined, tmp_path):
+    counterlens("curate", "freeze", str(mined.folder), "--out", "set", "--unreviewed", "-q")
+    said = counterlens(
+        "audit", factory(tmp_path), str(counterlens.at / "set"), "--out", "audit", "--anyway", "-q"
+    )
+    assert said.code == 0, said.err
+    run = Run.open(counterlens.at / "audit")
+    assert run.manifest["about"]["filter"] is True
+    assert "low by construction" in (run.folder / "report.html").read_text("utf-8")
 
 
 def test_the_transfer_check_pairs_images_of_one_class(counterlens, mined, tmp_path):

@@ -19,6 +19,15 @@ from counterlens.cli.shared import (
     show_findings,
 )
 
+About = Annotated[
+    list[str],
+    typer.Option(
+        metavar="FACTS",
+        help='What a card does not tell: "NAME: family=…, attention=…, training=…". May be '
+        "repeated.",
+    ),
+]
+
 
 @app.command()
 def audit(
@@ -27,10 +36,11 @@ def audit(
         typer.Argument(
             metavar="MODEL... DATA",
             help="One or more models (zoo:NAME, timm:NAME, torchvision:NAME, hf:ORG/NAME, "
-            "FILE.py:FACTORY, a checkpoint folder), then the images (a folder, a .csv or .jsonl, "
-            "pack:FILE.npz, known:NAME@ROOT, sample:NAME).",
+            "FILE.py:FACTORY, a checkpoint folder; NAME=SPEC names one), then the images (a "
+            "folder, a .csv or .jsonl, pack:FILE.npz, known:NAME@ROOT, sample:NAME).",
         ),
     ],
+    about: About = [],
     ood: Annotated[
         list[str],
         typer.Option(
@@ -101,6 +111,7 @@ def audit(
     runs = run_audit(
         models_and_data[:-1],
         models_and_data[-1],
+        about=about,
         ood=ood,
         attack=attack,
         ood_attack=ood_attack,
@@ -163,6 +174,7 @@ def doctor(
 @app.command()
 def compare(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Two audits or more.")],
+    about: About = [],
     out: Out = None,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -170,7 +182,7 @@ def compare(
     """Put audits side by side, paired, and flag clear failures."""
     from counterlens.workflows.compare import compare as run_compare
 
-    finish(run_compare(runs, out=out), as_json=as_json, quiet=quiet)
+    finish(run_compare(runs, about=about, out=out), as_json=as_json, quiet=quiet)
 
 
 @app.command()

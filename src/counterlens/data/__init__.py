@@ -11,8 +11,8 @@
 `NAME=SPEC` names a set; else its name is the file's stem or the last word.
 """
 
-from counterlens.data.opening import name_of, open_set
+from counterlens.data.opening import mined_with, name_of, open_set
 from counterlens.data.packed import write_pack
 from counterlens.data.sets import subset
 
-__all__ = ["name_of", "open_set", "subset", "write_pack"]
+__all__ = ["mined_with", "name_of", "open_set", "subset", "write_pack"]

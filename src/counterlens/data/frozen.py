@@ -48,6 +48,12 @@ def is_frozen(path: Path) -> bool:
         return False
 
 
+def filters_of(path: Path) -> dict[str, str]:
+    """Hash of the weights and spec of each model that a frozen set was mined with."""
+    card: dict[str, Any] = json.loads((path / "card.json").read_text("utf-8"))
+    return {row["weights_hash"]: row["model"] for row in card["filters"]}
+
+
 def open_frozen(path: Path, *, name: str) -> ImageSet:
     """A frozen set under its own protocol; an adversarial one is labelled, an OOD one is not."""
     card: dict[str, Any] = json.loads((path / "card.json").read_text("utf-8"))

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from counterlens.data.folders import open_folder
-from counterlens.data.frozen import is_frozen, open_frozen
+from counterlens.data.frozen import filters_of, is_frozen, open_frozen
 from counterlens.data.packed import open_packs
 from counterlens.data.samples import open_sample
 from counterlens.data.sets import sample_rows, subset
@@ -54,6 +54,13 @@ def name_of(spec: str) -> str:
     ('val', 'imagenet-9-mixed_rand', 'pets')
     """
     return split(spec)[0]
+
+
+def mined_with(spec: str) -> dict[str, str]:
+    """Hash of the weights and spec of each filter, where the set is a frozen one."""
+    _, scheme, rest = split(spec)
+    path = Path(rest)
+    return filters_of(path) if scheme == "path" and path.is_dir() and is_frozen(path) else {}
 
 
 def split(spec: str) -> tuple[str, str, str]:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from counterlens.errors import InputError
 from counterlens.metrics.calibration import tie_means
+from counterlens.metrics.intervals import wilson
 from counterlens.types import Flags, Scores
 
 
@@ -45,4 +46,9 @@ def response_rate(score: Scores, right: Flags, *, points: int = 200) -> list[dic
     curve = running_accuracy(score, right)
     n = len(curve)
     at = torch.linspace(1, n, min(points, n), dtype=torch.float64).round().long()
-    return [{"rate": m / n, "accuracy": curve[m - 1].item()} for m in sorted(set(at.tolist()))]
+    rows: list[dict[str, object]] = []
+    for m in sorted(set(at.tolist())):
+        accuracy = curve[m - 1].item()
+        low, high = wilson(min(accuracy * m, m), m)
+        rows.append({"rate": m / n, "accuracy": accuracy, "low": low, "high": high, "n": m})
+    return rows

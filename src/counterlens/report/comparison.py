@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from counterlens.report import plots
+from counterlens.report import families, plots
 from counterlens.report.blocks import (
     Badge,
     Block,
@@ -21,7 +21,7 @@ from counterlens.report.parts import digits, number_cell, plain_table
 from counterlens.runs import Number, Run
 from counterlens.runs.keys import meaning, show
 
-TABLES = ("models", "summary", "failures", "paired", "everything", "notes")
+TABLES = ("models", "summary", "failures", "paired", "everything", "notes", *families.TABLES)
 _BADGES: dict[str, tuple[str, Tone]] = {
     "best": ("best", "good"),
     "fail": ("fails", "bad"),
@@ -35,6 +35,7 @@ def sections(run: Run) -> list[Section]:
     summary = run.table("summary")
     made = [
         Section("summary", "Side by side", _summary(run, summary), _lead(run, summary)),
+        *families.sections(run),
         Section("paired", "Paired differences", _paired(run.table("paired")), _PAIRED),
         Section("everything", "Every shared number", _everything(run.table("everything"))),
         Section("models", "Runs compared", plain_table("models", run.table("models"))),

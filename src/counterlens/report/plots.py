@@ -53,12 +53,14 @@ class Series:
         points: (x, y) in the order of x.
         bounds: (low, high) of each y, if known.
         marked: which points get a marker; None marks all of a short line and none of a long one.
+        labels: a name for each point, shown where the pointer rests.
     """
 
     name: str
     points: Sequence[tuple[float, float]]
     bounds: Sequence[tuple[float, float]] = ()
     marked: Sequence[bool] | None = None
+    labels: Sequence[str] = ()
 
 
 def ticks(low: float, high: float, wanted: int = 5) -> list[float]:
@@ -105,6 +107,48 @@ def curves(
         parts.append(_line(frame, line, index))
     names = ", ".join(s.name for s in series)
     return _svg(frame, title, f"Lines for {names}. {x_label} against {y_label}.", parts)
+
+
+def sizes(series: Sequence[Series], *, title: str, y_label: str, percent: bool = True) -> Markup:
+    """Points with whiskers over a logarithmic number of parameters; each series is joined."""
+    counts = [x for s in series for x, _ in s.points]
+    xs = math.log10(min(counts)) - 0.12, math.log10(max(counts)) + 0.12
+    values = [v for s in series for pair in s.bounds for v in pair]
+    low, high = min(values), max(values)
+    room = 0.08 * (high - low) or 0.05
+    ys = max(0.0, low - room), min(1.0, high + room) if percent and high <= 1 else high + room
+    frame = Frame(width=300, height=270, xs=xs, ys=ys)
+    parts = [_axes(frame, "Parameters", y_label, percent=percent, over=_decades(*xs))]
+    for index, line in enumerate(series):
+        points = [(math.log10(x), y) for x, y in line.points]
+        for (x, _), (lower, upper) in zip(points, line.bounds, strict=True):
+            ends = [(frame.x(x), frame.y(lower)), (frame.x(x), frame.y(upper))]
+            parts.append(_path(ends, f"stem s{index % 6}"))
+        parts.append(_line(frame, Series(line.name, points, labels=line.labels), index))
+    told = "; ".join(
+        f"{label}, {x / 1e6:.3g} million parameters: {_tick(y, percent)}"
+        for line in series
+        for label, (x, y) in zip(line.labels, line.points, strict=True)
+    )
+    return _svg(frame, title, told, parts)
+
+
+def _decades(low: float, high: float) -> list[tuple[float, str]]:
+    """Round numbers between two powers of ten, as places and words.
+
+    >>> _decades(6.0, 7.0)
+    [(6.0, '1 M'), (6.301, '2 M'), (6.699, '5 M'), (7.0, '10 M')]
+    """
+    wide = high - low
+    steps: tuple[float, ...] = (1, 2, 5) if wide <= 1.5 else (1,)
+    steps = (1, 1.5, 2, 3, 4, 6, 8) if wide < 0.7 else steps
+    tens = range(math.floor(low), math.ceil(high) + 1)
+    found = [(math.log10(step * 10.0**k), step * 10.0**k) for k in tens for step in steps]
+    return [
+        (round(x, 3), f"{v / 1e6:g} M" if v >= 1e5 else f"{v / 1e3:g} k")
+        for x, v in found
+        if low - 1e-9 <= x <= high + 1e-9
+    ]
 
 
 def reliability(rows: Sequence[Mapping[str, float]], *, title: str) -> Markup:
@@ -280,18 +324,15 @@ def _axes(
     percent: bool,
     x_percent: bool = False,
     wanted: int = 5,
+    over: Sequence[tuple[float, str]] | None = None,
 ) -> str:
     parts = []
     for value in ticks(*frame.ys, wanted):
         y = frame.y(value)
         parts.append(_path([(frame.x(frame.xs[0]), y), (frame.x(frame.xs[1]), y)], "grid"))
         parts.append(_text(frame.left - 7, y + 4, _tick(value, percent), "tick", "end"))
-    for value in ticks(*frame.xs, 5):
-        parts.append(
-            _text(
-                frame.x(value), frame.y(frame.ys[0]) + 17, _tick(value, x_percent), "tick", "middle"
-            )
-        )
+    for value, word in over or [(v, _tick(v, x_percent)) for v in ticks(*frame.xs, 5)]:
+        parts.append(_text(frame.x(value), frame.y(frame.ys[0]) + 17, word, "tick", "middle"))
     base = frame.y(frame.ys[0])
     parts.append(_path([(frame.x(frame.xs[0]), base), (frame.x(frame.xs[1]), base)], "axis"))
     if x_label:
@@ -329,6 +370,11 @@ def _line(frame: Frame, series: Series, index: int) -> str:
         if ordered and len(points) > 1
         else ""
     )
+    if len(series.labels) == len(marks):
+        named = zip(marks, series.labels, strict=True)
+        return line + "".join(
+            f"<g><title>{escape(name)}</title>{_marker(x, y, index)}</g>" for (x, y), name in named
+        )
     return line + "".join(_marker(x, y, index) for x, y in marks)
 
 

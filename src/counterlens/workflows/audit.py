@@ -13,7 +13,7 @@ from torch import Tensor
 
 from counterlens import doctor, metrics
 from counterlens.classifier import Classifier
-from counterlens.data import name_of, open_set
+from counterlens.data import mined_with, name_of, open_set
 from counterlens.errors import InputError
 from counterlens.images import ImageSet, fitting_size
 from counterlens.models import load
@@ -29,9 +29,10 @@ from counterlens.runs import (
     new_folder,
     parse_gate,
 )
-from counterlens.workflows import gallery
+from counterlens.workflows import families, gallery
 from counterlens.workflows.compare import compare
 from counterlens.workflows.explain_edits import edit_numbers
+from counterlens.workflows.network_facts import network_facts
 from counterlens.workflows.protocol import Inside, Protocol, choose
 from counterlens.workflows.radius import radius_curves
 from counterlens.workflows.robustness import parse_attack, robustness, seconds, worst_ood
@@ -42,6 +43,7 @@ def audit(
     models: Sequence[str],
     data: str,
     *,
+    about: Sequence[str] = (),
     ood: Sequence[str] = (),
     attack: Sequence[str] = (),
     ood_attack: str | None = None,
@@ -66,7 +68,13 @@ def audit(
     """Audit one model or several; the last run is the one to show.
 
     Several models get a run each, inside `out`, and a comparison of them beside it.
+
+    Args:
+        models: specs, or NAME=SPEC to call a model by a name of your own.
+        about: `NAME: key=value`, what a model's card does not tell: family, attention, training.
     """
+    names = [families.named(model)[0] for model in models]
+    told = families.told(about, names)
     settings = Settings(
         models[0],
         data,
@@ -91,7 +99,7 @@ def audit(
     _check(settings)
     if len(models) == 1:
         folder = out or new_folder("audit", f"{_short(models[0])}-{name_of(data)}")
-        return [_audit(settings, folder, resume=resume, quiet=quiet)]
+        return [_audit(settings, folder, told, resume=resume, quiet=quiet)]
     parent = out or new_folder("audit", f"{len(models)}-models-{name_of(data)}")
     runs = []
     for number, model in enumerate(models, 1):
@@ -99,7 +107,8 @@ def audit(
         if resume and (folder / "DONE").exists():
             runs.append(Run.open(folder))
             continue
-        runs.append(_audit(replace(settings, model=model), folder, resume=resume, quiet=quiet))
+        asked = replace(settings, model=model)
+        runs.append(_audit(asked, folder, told, resume=resume, quiet=quiet))
     together = parent / "compare"
     if resume and (together / "DONE").exists():
         return [*runs, Run.open(together)]
@@ -125,13 +134,17 @@ def _check(settings: Settings) -> None:
 
 
 def _short(model: str) -> str:
+    name, spec = families.named(model)
+    if spec != model:
+        return key_part(name)
     return key_part(Path(model.split("@")[0].split(":")[-1]).name) or "model"
 
 
-def _audit(settings: Settings, folder: Path, *, resume: bool, quiet: bool) -> Run:
-    classifier = load(
-        settings.model, device=settings.device, trust_remote_code=settings.trust_remote_code
-    )
+def _audit(
+    settings: Settings, folder: Path, told: families.Told, *, resume: bool, quiet: bool
+) -> Run:
+    name, spec = families.named(settings.model)
+    classifier = load(spec, device=settings.device, trust_remote_code=settings.trust_remote_code)
     size, channels = fitting_size(classifier.preprocess), classifier.channels
 
     def opened(spec: str) -> ImageSet:
@@ -145,14 +158,19 @@ def _audit(settings: Settings, folder: Path, *, resume: bool, quiet: bool) -> Ru
     held = opened(settings.calibrate) if settings.calibrate else None
 
     run = Run.create(folder, "audit", asdict(settings), resume=resume)
+    weights = weights_hash(classifier)
+    mined = [s for s in (settings.data, *settings.ood) if weights in mined_with(s)]
     run.note(
-        model=settings.model,
+        model=name if spec != settings.model else spec,
+        spec=spec,
+        about={**network_facts(classifier), "filter": bool(mined), **told.get(name, {})},
         data=images.name,
         classes=len(protocol.classes),
         matched=protocol.matching.summary(),
-        weights_hash=weights_hash(classifier),
+        weights_hash=weights,
         data_fingerprint={s.name: s.fingerprint for s in [images, *outside]},
-        notes={s.name: list(s.notes) for s in [images, *outside] if s.notes}
+        notes={name_of(s): [families.MINED] for s in mined}
+        | {s.name: list(s.notes) for s in [images, *outside] if s.notes}
         | {k: v for k, v in {classifier.name: classifier.card.get("notes")}.items() if v},
         preprocess=asdict(classifier.preprocess),
         device=str(classifier.mean.device),

@@ -15,7 +15,7 @@ from counterlens.errors import InputError
 from counterlens.report import render
 from counterlens.runs import Number, Run, kept_logits, key_part, new_folder
 from counterlens.runs.keys import meaning, model_words, show, verdict
-from counterlens.workflows import pairs
+from counterlens.workflows import families, pairs
 
 RULE = (
     "A model fails where it is behind the best of the comparison by more than the metric's limit "
@@ -24,17 +24,21 @@ RULE = (
 _MEANS = ("auroc", "worst_auroc", "mmc")
 
 
-def compare(runs: Sequence[str | Path], *, out: Path | None = None) -> Run:
+def compare(
+    runs: Sequence[str | Path], *, about: Sequence[str] = (), out: Path | None = None
+) -> Run:
     """Compare finished runs that hold numbers; write a run with tables and a report.
 
     Args:
         runs: at least two run folders, audits as a rule.
+        about: `NAME: key=value`, what a model's audit could not tell: family, attention, training.
         out: folder to create. Default: a new one under runs/.
     """
     opened = [_open(folder) for folder in runs]
     if len(opened) < 2:
         raise InputError("compare needs at least two run folders: counterlens compare RUN RUN…")
     names = model_names(opened)
+    told = families.told(about, names)
     numbers = dict(zip(names, (run.numbers for run in opened), strict=True))
     folder = out or new_folder("compare", "-".join(names))
     run = Run.create(folder, "compare", {"runs": [str(r) for r in runs]})
@@ -47,6 +51,8 @@ def compare(runs: Sequence[str | Path], *, out: Path | None = None) -> Run:
         *pairs.robust_rows({name: one.folder for name, one in by_name.items()}),
     ]
     run.write_table("models", _models(names, opened))
+    run.write_table("families", families.family_rows(names, opened, told))
+    run.write_table("response_rate", families.response_rows(names, opened))
     run.write_table("notes", [{"note": note} for note in notes])
     run.write_table("summary", summary)
     run.write_table("failures", [row for row in summary if row["status"] == "fail"])

@@ -29,12 +29,12 @@ from counterlens.runs import Number, Run, atomic, key_part, read_json, write_jso
 from counterlens.runs.keys import model_words
 from counterlens.workflows.curate_pool import Frame, Parts, labelled, load_models
 from counterlens.workflows.frozen_card import readme
+from counterlens.workflows.network_facts import network_facts
 from counterlens.workflows.telling import teller
 from counterlens.workflows.transfer import (
     Target,
     adversarial_numbers,
     answers_over,
-    family,
     ood_numbers,
     readable,
 )
@@ -145,7 +145,9 @@ def _transfer(
     settings = run.manifest["settings"]
     adversarial = run.manifest["kind"] == "adversarial"
     filters = load_models(settings["filters"], device=device, trust_remote_code=trust)
-    families = {family(s, m.card): s for s, m in zip(settings["filters"], filters, strict=True)}
+    families = {
+        network_facts(m)["family"]: s for s, m in zip(settings["filters"], filters, strict=True)
+    }
     target = _target(run, rows, filters[0], adversarial)
     known = None
     if not adversarial:
@@ -164,7 +166,7 @@ def _transfer(
                 "model": spec,
                 "key": key,
                 "weights_hash": weights_hash(model),
-                "family_of_filter": families.get(family(spec, model.card)),
+                "family_of_filter": families.get(network_facts(model)["family"]),
             }
         )
         logits = answers_over(model, target.pool, target.classes, quiet=quiet)

@@ -6,11 +6,8 @@ Differs: each held-out model is judged on the frozen images and, image by image,
     image of the same class from the unfiltered pool, so that the fall is not one of the classes.
 """
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -44,20 +41,6 @@ class Target:
     pool: ImageSet
     chosen: np.ndarray
     classes: tuple[str, ...]
-
-
-def family(spec: str, card: Mapping[str, Any] | None = None) -> str:
-    """The kind of network a spec names, without its size; a checkpoint's card knows better.
-
-    >>> family("timm:tf_efficientnet_lite0@f.pth"), family("torchvision:mobilenet_v2")
-    ('tf_efficientnet_lite', 'mobilenet_v')
-    >>> family("runs/a/model", {"architecture": {"kind": "resnet18"}})
-    'resnet'
-    """
-    built = (card or {}).get("architecture", {})
-    kind = built.get("kind", "") if isinstance(built, Mapping) else ""
-    name = Path((kind or spec).split("@")[0].split(":")[-1]).name
-    return re.sub(r"\d.*", "", name) or name
 
 
 def answers_over(

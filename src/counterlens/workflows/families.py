@@ -1,0 +1,76 @@
+"""Families of models: names, what is told of them, and the tables of a comparison.
+
+Paper: Hendrycks et al. 2021, Natural Adversarial Examples (section 4.2 and appendix: Figures 8 to
+       11, 13 to 15 compare training schemes, squeeze and excitation, and sizes).
+Differs: what sets models apart is read off them (`network_facts`); `--about` corrects it.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from counterlens.errors import InputError
+from counterlens.runs import Run
+from counterlens.runs.keys import model_words
+
+Told = Mapping[str, Mapping[str, str]]
+KEYS = ("family", "attention", "training")
+MINED = "this model was a filter of the set, so its numbers here are low by construction"
+
+
+def named(model: str) -> tuple[str, str]:
+    """Name and spec of NAME=SPEC; the spec's own words are the name otherwise.
+
+    >>> named("wide=runs/3/model"), named("zoo:cifar10-plain")
+    (('wide', 'runs/3/model'), ('zoo:cifar10-plain', 'zoo:cifar10-plain'))
+    """
+    given = re.fullmatch(r"([^/\\:=@#]+)=(.+)", model, re.DOTALL)
+    if given and not Path(model).exists():
+        return given[1].strip(), given[2].strip()
+    return model_words(model), model
+
+
+def told(texts: Sequence[str], names: Sequence[str]) -> dict[str, dict[str, str]]:
+    """Read `NAME: key=value, key=value`; names are those of the models.
+
+    >>> told(["a: training=PGD, family=resnet"], ["a", "b"])
+    {'a': {'training': 'PGD', 'family': 'resnet'}}
+    """
+    out: dict[str, dict[str, str]] = {}
+    for text in texts:
+        fitting = [name for name in names if text.startswith(f"{name}:")]
+        if not fitting:
+            raise InputError(
+                f"--about is {text!r}, expected NAME: KEY=VALUE with NAME one of "
+                f"{', '.join(names)}."
+            )
+        name = max(fitting, key=len)
+        for part in text[len(name) + 1 :].split(","):
+            key, _, value = (piece.strip() for piece in part.partition("="))
+            if key not in KEYS or not value:
+                raise InputError(
+                    f"--about {name} says {part.strip()!r}, expected KEY=VALUE with KEY one of "
+                    f"{', '.join(KEYS)}."
+                )
+            out.setdefault(name, {})[key] = value
+    return out
+
+
+def family_rows(names: Sequence[str], runs: Sequence[Run], about: Told) -> list[dict[str, Any]]:
+    """One row per model whose audit noted what kind of network it is."""
+    rows = []
+    for name, run in zip(names, runs, strict=True):
+        known = run.manifest.get("about")
+        if isinstance(known, dict):
+            rows.append({"model": name, **known, **about.get(name, {})})
+    return rows
+
+
+def response_rows(names: Sequence[str], runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """Response-rate–accuracy curves of all models."""
+    return [
+        {"model": name, **row}
+        for name, run in zip(names, runs, strict=True)
+        for row in run.table("response_rate")
+    ]
