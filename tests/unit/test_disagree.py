@@ -125,7 +125,7 @@ def images_of(run) -> dict[str, bytes]:
 
 
 def test_shards_of_one_image_make_the_same_bytes_as_one_at_a_time(folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(generating, "MOST", 1)
+    monkeypatch.setattr(generating, "FEW", 1)
     here = run(folder, tmp_path / "here")
     places = []
 
@@ -144,7 +144,7 @@ def test_shards_of_one_image_make_the_same_bytes_as_one_at_a_time(folder, tmp_pa
 @pytest.mark.filterwarnings("ignore")  # of Ray's own, on import and at its end
 def test_ray_makes_the_same_bytes_although_a_worker_is_killed(folder, tmp_path, monkeypatch):
     pytest.importorskip("ray")
-    monkeypatch.setattr(generating, "MOST", 1)
+    monkeypatch.setattr(generating, "FEW", 1)
     marks, killed = tmp_path / "marks", []
     marks.mkdir()
     first, second = classifier("reds", 0), classifier("blues", 2)
@@ -206,7 +206,7 @@ def test_a_stopped_run_goes_on_with_the_next_image(folder, tmp_path, monkeypatch
         real(run_, model, batch, *rest)
 
     monkeypatch.setattr(generating, "_make", stopping)
-    monkeypatch.setattr(generating, "MOST", 1)
+    monkeypatch.setattr(generating, "FEW", 1)
     with pytest.raises(KeyboardInterrupt):
         run(folder, tmp_path / "part")
     monkeypatch.setattr(generating, "_make", real)
@@ -260,8 +260,14 @@ def test_without_a_generator_it_says_what_to_do(monkeypatch, tmp_path):
         disagree(*pair, out=tmp_path / "run", quiet=True)
     with pytest.raises(InputError, match="expected here, ray"):
         disagree(*pair, classes=["cat"], on="there", out=tmp_path / "run", quiet=True)
-    with pytest.raises(InputError, match="rate 0"):
-        disagree(*pair, classes=["cat"], rate=0, out=tmp_path / "run", quiet=True)
+    for wrong, told in (
+        ("rate=1", "expected KEY=VALUE with guidance"),
+        ("cuts=many", "now 16"),
+        ("updates=-1", "expected 0 or more"),
+        ("schedule=x", "now 'cosine'"),
+    ):
+        with pytest.raises(InputError, match=told):
+            disagree(*pair, classes=["cat"], changes=[wrong], out=tmp_path / "run", quiet=True)
 
 
 def test_disturbances_change_little_and_stay_in_the_box(rng):

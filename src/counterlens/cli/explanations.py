@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from counterlens.cli.shared import (
+    Changes,
     Device,
     Json,
     On,
@@ -41,16 +42,45 @@ def explain(
     judge: Annotated[
         list[str],
         typer.Option(
-            "--with", help="A further model: does it see the target too? May be repeated."
+            "--with",
+            help="A further model: does it see the target too? With diffusion it guides, too. "
+            "May be repeated.",
         ),
     ] = [],
-    method: Annotated[str, typer.Option(help="pixel, cam, colour or frame.")] = "pixel",
+    method: Annotated[str, typer.Option(help="pixel, diffusion, cam, colour or frame.")] = "pixel",
     radius: Annotated[
         list[str],
         typer.Option(help="Budget, e.g. 1.5 or 8/255. May be repeated. Default: six, by size."),
     ] = [],
     norm: Annotated[str, typer.Option(help="l2, linf, l1 or l1.5.")] = "l2",
-    steps: Annotated[int, typer.Option(help="Steps of the search.")] = 500,
+    steps: Annotated[
+        int | None, typer.Option(help="Steps of the search (500), or of the diffusion (20).")
+    ] = None,
+    generator: Annotated[
+        str | None,
+        typer.Option(help="With diffusion: diffusers folder or hub id. Default: the shipped one."),
+    ] = None,
+    caption: Annotated[
+        list[str],
+        typer.Option(help="With diffusion: what the picture shows, with its class word in it."),
+    ] = [],
+    captioner: Annotated[
+        str | None, typer.Option(help="With diffusion: hub id or folder of a captioner.")
+    ] = None,
+    mask: Annotated[
+        list[str],
+        typer.Option(help="With diffusion: picture file, white on the thing that may change."),
+    ] = [],
+    updates: Annotated[int, typer.Option(help="With diffusion: updates of the search.")] = 20,
+    guidance: Annotated[
+        float, typer.Option(help="With diffusion: how strongly the text guides.")
+    ] = 3.0,
+    reference: Annotated[
+        bool, typer.Option("--reference", help="With diffusion: mix words as the paper's code.")
+    ] = False,
+    memory: Annotated[
+        str | None, typer.Option(help="With diffusion: memory to use, e.g. 12GB.")
+    ] = None,
     worst: Annotated[
         int | None, typer.Option(help="With an audit: explain so many of its surest mistakes.")
     ] = None,
@@ -78,6 +108,14 @@ def explain(
         radius=radius,
         norm=norm,
         steps=steps,
+        generator=generator,
+        caption=caption,
+        captioner=captioner,
+        mask=mask,
+        updates=updates,
+        guidance=guidance,
+        reference=reference,
+        memory=memory,
         worst=worst,
         limit=limit,
         batch=batch,
@@ -127,6 +165,7 @@ def neurons(
     memory: Annotated[
         str | None, typer.Option(help="With diffusion: memory to use, e.g. 12GB.")
     ] = None,
+    changes: Changes = [],
     on: On = "here",
     workers: Workers = None,
     out: Out = None,
@@ -154,6 +193,7 @@ def neurons(
         words=words,
         captioner=captioner,
         memory=memory,
+        changes=changes,
         on=on,
         workers=workers,
         out=out,

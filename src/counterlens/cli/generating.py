@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from counterlens.cli.shared import (
+    Changes,
     Device,
     Json,
     On,
@@ -21,8 +22,8 @@ from counterlens.cli.shared import (
 
 @app.command()
 def disagree(
-    first: Annotated[str, typer.Argument(metavar="A", help="A model, e.g. zoo:cifar10-at-0.5.")],
-    second: Annotated[str, typer.Argument(metavar="B", help="Another model, or its old version.")],
+    first: Annotated[str, typer.Argument(metavar="A", help="A model, or the old version of one.")],
+    second: Annotated[str, typer.Argument(metavar="B", help="Another model, or the new version.")],
     classes: Annotated[
         list[str],
         typer.Option("--class", help="Class by name or number, or all. May be repeated."),
@@ -53,8 +54,7 @@ def disagree(
     updates: Annotated[int, typer.Option(help="Updates of the generator's inputs.")] = 15,
     steps: Annotated[int, typer.Option(help="Steps of the diffusion chain.")] = 25,
     guidance: Annotated[float, typer.Option(help="How strongly the text guides.")] = 3.0,
-    rate: Annotated[float, typer.Option(help="Step size for the text conditions.")] = 0.025,
-    noise_rate: Annotated[float, typer.Option(help="Step size for the noise.")] = 0.00025,
+    changes: Changes = [],
     memory: Annotated[
         str | None, typer.Option(help="Memory to use, e.g. 12GB. Default: most of what is free.")
     ] = None,
@@ -88,8 +88,7 @@ def disagree(
         updates=updates,
         steps=steps,
         guidance=guidance,
-        rate=rate,
-        noise_rate=noise_rate,
+        changes=changes,
         memory=memory,
         half=half,
         on=on,

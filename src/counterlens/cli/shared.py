@@ -26,6 +26,14 @@ On = Annotated[str, typer.Option(help="here, ray, or ray://HOST:PORT.")]
 Workers = Annotated[
     int | None, typer.Option(help="Most workers on Ray. Default: the GPUs, or the cores.")
 ]
+Changes = Annotated[
+    list[str],
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Setting of the generator's search: updates, text_rate, cuts, … May be repeated.",
+    ),
+]
 TrustRemote = Annotated[
     bool, typer.Option("--trust-remote-code", help="Allow a model to run code of its own.")
 ]

@@ -17,7 +17,7 @@ from counterlens.data import captions
 from counterlens.errors import InputError
 from counterlens.explanations.figure import Panel
 from counterlens.explanations.targets import class_index, class_named
-from counterlens.generators.ascent import DISAGREEMENT
+from counterlens.generators.ascent import DISAGREEMENT, Settings
 from counterlens.models.weights import weights_hash
 from counterlens.runs import Run, check_gates, key_part, new_folder, parse_gate
 from counterlens.scale import check_place
@@ -26,7 +26,7 @@ from counterlens.workflows.disagree_persist import persist as search_again
 from counterlens.workflows.disagree_real import verify_on
 from counterlens.workflows.disagree_search import WAYS, Pair, Shared, Task, search
 from counterlens.workflows.explain import load_all
-from counterlens.workflows.generating import Crew, can_draw, open_generator, reread
+from counterlens.workflows.generating import Crew, can_draw, changed, open_generator, reread
 from counterlens.workflows.showing import Explanation, save_figure
 from counterlens.workflows.telling import teller, write_report
 
@@ -45,8 +45,7 @@ def disagree(
     updates: int = DISAGREEMENT.updates,
     steps: int = DISAGREEMENT.steps,
     guidance: float = DISAGREEMENT.guidance,
-    rate: float = DISAGREEMENT.text_rate,
-    noise_rate: float = DISAGREEMENT.noise_rate,
+    changes: Sequence[str] = (),
     memory: str | None = None,
     half: bool = False,
     on: str = "here",
@@ -69,7 +68,7 @@ def disagree(
         persist: other second classifiers, with which the search is repeated.
         require: gates such as disagree.first.real<=0.02.
         updates, steps, guidance: of Adam, of the chain, and of the text.
-        rate, noise_rate: step sizes for the text conditions and for the noise.
+        changes: of the search's further settings, e.g. text_rate=0.05.
         memory: budget such as 12GB, on Ray per worker; None takes most of what is free.
         half: generator in half precision.
         on, workers: here, ray or ray://HOST:PORT, and how many at most.
@@ -79,10 +78,9 @@ def disagree(
         "first": _name(first), "second": _name(second), "classes": list(classes), "count": count,
         "generator": generator, "verify": verify, "judge": [_name(one) for one in judge],
         "persist": [_name(one) for one in persist], "require": list(require), "updates": updates,
-        "steps": steps, "guidance": guidance, "rate": rate, "noise_rate": noise_rate,
-        "half": half, "seed": seed,
+        "steps": steps, "guidance": guidance, "changes": list(changes), "half": half, "seed": seed,
     }  # fmt: skip
-    _check(asked, on)
+    settings = _check(asked, on)
     load: dict[str, Any] = {"device": device, "trust_remote_code": trust_remote_code}
     nets, judges = load_all(specs, **load), load_all(judge, **load)
     pair = (nets[0], nets[1])
@@ -95,8 +93,6 @@ def disagree(
         model=f"{asked['first']} against {asked['second']}", generator=model.name, seed=seed,
         weights_hash=[weights_hash(net) for net in pair], device=str(model.device),
     )  # fmt: skip
-    settings = replace(DISAGREEMENT, updates=updates, steps=steps, guidance=guidance,
-                       text_rate=rate, noise_rate=noise_rate)  # fmt: skip
 
     def opened() -> tuple[Any, list[Classifier]]:  # in a worker: its own device
         mine = load_all(specs, **load)
@@ -117,21 +113,16 @@ def disagree(
     return _end(run, rows, notes, pair, require, task)
 
 
-def _check(asked: dict[str, Any], on: str) -> None:
-    """Refuse what cannot work before anything is loaded."""
+def _check(asked: dict[str, Any], on: str) -> Settings:
+    """Refuse what cannot work before anything is loaded; the settings of the search."""
     if not asked["classes"] or asked["count"] < 1:
         raise InputError(f"{len(asked['classes'])} classes, {asked['count']} images each; "
                          "expected one or more: --class cat, or --class all.")  # fmt: skip
-    if asked["updates"] < 0 or asked["steps"] < 1 or not asked["guidance"] >= 1:
-        raise InputError(f"updates {asked['updates']}, steps {asked['steps']}, guidance "
-                         f"{asked['guidance']}; expected 0 or more, 1 or more, and 1 or "
-                         "more.")  # fmt: skip
-    if not (asked["rate"] > 0 and asked["noise_rate"] >= 0):
-        raise InputError(f"rate {asked['rate']}, noise rate {asked['noise_rate']}; expected more "
-                         "than 0, and 0 or more.")  # fmt: skip
     for text in asked["require"]:
         parse_gate(text)
     check_place(on)
+    named = [f"{key}={asked[key]}" for key in ("updates", "steps", "guidance")]
+    return changed(DISAGREEMENT, [*named, *asked["changes"]])
 
 
 def _name(one: str | Classifier) -> str:

@@ -8,7 +8,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +89,38 @@ def seed_of(*parts: object) -> int:
     """A seed that depends on what is asked and on nothing else."""
     text = " ".join(str(part) for part in parts)
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 2
+
+
+def changed(settings: Settings, changes: Sequence[str]) -> Settings:
+    """Settings with some of them changed, as KEY=VALUE.
+
+    >>> changed(Settings(), ["cuts=4", "clip=0.1", "schedule=cosine"]).clip
+    0.1
+    """
+    known = {one.name: getattr(settings, one.name) for one in fields(settings)}
+    new: dict[str, Any] = {}
+    for text in changes:
+        key, sign, value = text.partition("=")
+        if not sign or key not in known:
+            raise InputError(f"--set got {text!r}, expected KEY=VALUE with {', '.join(known)}.")
+        try:
+            if key == "schedule":
+                if value not in ("constant", "cosine"):
+                    raise ValueError
+                new[key] = value
+            elif key == "clip":
+                new[key] = None if value == "none" else float(value)
+            else:
+                new[key] = type(known[key])(value)
+        except ValueError:
+            raise InputError(f"--set got {text!r}; {key} is now {known[key]!r}.") from None
+    found = replace(settings, **new)
+    low = {"guidance": 1, "steps": 1, "last": 1, "updates": 0, "cuts": 0, "sigma": 0,
+           "text_rate": 0, "noise_rate": 0}  # fmt: skip
+    for key, least in low.items():
+        if not getattr(found, key) >= least:
+            raise InputError(f"{key} is {getattr(found, key)}, expected {least} or more.")
+    return found
 
 
 def confidence_table(classifier: Classifier) -> Callable[[Images], Probs]:
@@ -224,7 +256,9 @@ def _spread(
 
         return work
 
-    todo = shards(len(wishes), min(MOST, math.ceil(len(wishes) / workers)))
+    todo = shards(
+        len(wishes), min(MOST["cuda"] if crew.gpus else FEW, math.ceil(len(wishes) / workers))
+    )
     done = 0
     for shard, _ in map_shards(
         make, todo, on=crew.on, workers=workers, gpus=crew.gpus, tell=say
@@ -246,7 +280,8 @@ def _make_all(
     kept, size, done = None, 0, 0
     while done < len(waiting):
         if not size:
-            some = _begin(model, waiting[:MOST], settings)
+            most = MOST.get(model.device.type, FEW)
+            some = _begin(model, waiting[:most], settings)
             kept, size = steps_to_keep(model, some, settings, budget)
             say(f"{size} images at a time, {kept} of {settings.steps} steps kept "
                 f"in {budget / 1e9:.1f} GB")  # fmt: skip
@@ -266,8 +301,9 @@ def _make_all(
         say(f"{done} of {len(waiting)} images")
 
 
-MOST = 64
-"""Images at a time, at most."""
+MOST = {"cuda": 256}
+FEW = 8
+"""Images at a time, at most; elsewhere few, so that little is lost when a run is stopped."""
 
 
 def _begin(model: LatentDiffusion, batch: Sequence[Wish], settings: Settings) -> Inputs:
@@ -337,6 +373,7 @@ __all__ = [
     "Nets",
     "Wish",
     "can_draw",
+    "changed",
     "column",
     "confidence_table",
     "open_generator",

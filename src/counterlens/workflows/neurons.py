@@ -27,7 +27,7 @@ from counterlens.report import render
 from counterlens.runs import Number, Run, key_part, new_folder
 from counterlens.scale import check_place
 from counterlens.workflows.explain import load_all
-from counterlens.workflows.generating import Crew, open_generator
+from counterlens.workflows.generating import Crew, changed, open_generator
 from counterlens.workflows.inputs import Given, Pictures, open_pictures
 from counterlens.workflows.neurons_diffusion import Drawing, draw_units
 from counterlens.workflows.showing import Explanation, save, save_figure
@@ -51,6 +51,7 @@ def neurons(
     words: Path | None = None,
     captioner: str | None = None,
     memory: str | None = None,
+    changes: Sequence[str] = (),
     on: str = "here",
     workers: int | None = None,
     out: Path | None = None,
@@ -75,6 +76,7 @@ def neurons(
         words: for diffusion: a file with further candidate words, one a line.
         captioner: for diffusion: hub id or folder of a model whose captions of the best real
             images are candidates, too.
+        changes: for diffusion: of the search's settings, e.g. updates=40.
         on, workers: for diffusion: here, ray or ray://HOST:PORT, and how many at most.
     """
     if method not in ("pixel", "diffusion"):
@@ -94,15 +96,17 @@ def neurons(
         "similar": similar,
         "words": str(words) if words else None,
         "captioner": captioner,
+        "changes": list(changes),
         "seed": seed,
     }
     check_place(on)
     if method == "diffusion" and (logit or image or not unit or count < 1 or similar < 0):
         raise InputError("--method diffusion takes --unit NUMBER, and --count of 1 or more.")
-    if method == "pixel" and (similar or words or captioner or on != "here"):
-        raise InputError("--similar, --words, --captioner and --on need --method diffusion.")
+    if method == "pixel" and (similar or words or captioner or changes or on != "here"):
+        raise InputError("--similar, --words, --captioner, --set and --on need --method diffusion.")
     if captioner and not data:
         raise InputError("--captioner needs real images to look at: --data SPEC.")
+    search = changed(COUNTERFACTUAL, changes)
     listed = _listed(words) if words else ()
     classifier = (
         load(model, device=device, trust_remote_code=trust_remote_code)
@@ -129,7 +133,7 @@ def neurons(
 
         gpus = float(painter.device.type == "cuda")
         job = Drawing(
-            run, classifier, painter, tuple(dict.fromkeys(unit)), data, COUNTERFACTUAL, count, seed,
+            run, classifier, painter, tuple(dict.fromkeys(unit)), data, search, count, seed,
             memory, say, None if on == "here" else Crew(on, opened, workers, gpus), similar, listed,
             load_captioner(captioner, device=painter.device) if captioner else None,
         )  # fmt: skip
