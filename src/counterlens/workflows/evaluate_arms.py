@@ -188,7 +188,8 @@ def make(bench: Bench, arms: Sequence[str], run: Run, say: Say) -> dict[str, Mad
     """Everything the arms make, batch by batch; a resumed run skips what it has."""
     robust = bench.robust
     jobs: list[tuple[str, int, Callable[[Bench], Batch]]] = []
-    whole, some = len(bench.image), bench.batch or batch_size(bench)
+    whole = len(bench.image)
+    some = bench.batch or (rows_at_a_time(bench.model) if bench.model else whole)
     if "pixel" in arms:
         jobs.append(("pixel", whole, lambda part: pixel_arm(part, part.classifier, "pixel")))
     if "pixel-robust" in arms and robust is not None:
@@ -209,12 +210,10 @@ def make(bench: Bench, arms: Sequence[str], run: Run, say: Say) -> dict[str, Mad
     return {arm: _joined(parts) for arm, parts in found.items() if arm in arms}
 
 
-def batch_size(bench: Bench) -> int:
-    """Rows at a time through the generator: 256 of 32 pixels on a GPU, 8 elsewhere."""
-    if bench.model is None:
-        return len(bench.image)
-    most = 256 if bench.model.device.type == "cuda" else 8
-    return max(1, int(most * min(1.0, (32 / bench.model.side) ** 2)))
+def rows_at_a_time(model: LatentDiffusion) -> int:
+    """Rows at a time through a generator: 256 of 32 pixels on a GPU, 8 elsewhere."""
+    most = 256 if model.device.type == "cuda" else 8
+    return max(1, int(most * min(1.0, (32 / model.side) ** 2)))
 
 
 def log_term(net: Classifier, column: Labels) -> Term:

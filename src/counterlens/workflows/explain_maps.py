@@ -9,8 +9,12 @@ from counterlens.runs import Number, key_part
 from counterlens.workflows.showing import Job, save, save_figure
 
 
-def explain_maps(job: Job) -> dict[str, Number]:
-    """Grad-CAM and HiResCAM of every picture and target."""
+def explain_maps(job: Job, *, figures: str = "figure") -> dict[str, Number]:
+    """Grad-CAM and HiResCAM of every picture and target.
+
+    Args:
+        figures: first part of the figures' names.
+    """
     place = cam_layer(job.classifier)
     job.run.note(layer={"name": place.name, "layout": place.layout, "grid": list(place.grid)})
     classes = job.classifier.classes
@@ -44,6 +48,6 @@ def explain_maps(job: Job) -> dict[str, Number]:
         if i < 12:
             title = f"{job.pictures.ids[i]}: {job.row(i)['predicted']}"
             sides = [classes[target][:14] for target in wanted]
-            save_figure(job.run, f"figure-{i:03d}", grid, sides=sides, title=title)
+            save_figure(job.run, f"{figures}-{i:03d}", grid, sides=sides, title=title)
     job.run.write_table("maps", rows)
     return {}

@@ -33,7 +33,7 @@ def explain_pixel(job: Job) -> dict[str, Number]:
         opinion(judge, job.classifier.classes, job.pictures.x, found) for judge in job.judges
     ]
     words = verdicts(found, opinions)
-    job.run.write_table("counterfactuals", _rows(job, found, opinions, words))
+    job.run.write_table("counterfactuals", table_rows(job, found, opinions, words))
     job.run.note(rule=RULE, judges=[judge.name for judge in job.judges])
     draw(job, found, opinions, words)
     return numbers(found, opinions, words)
@@ -86,17 +86,17 @@ def numbers(
         key = f"counterfactual.{key_part(f'{found.norm}:{show_radius(found.norm, radius)}')}"
         how = f"{found.norm} {show_radius(found.norm, radius)}, 8-bit pictures, after temperature"
         sure = found.after[rows] >= SURE
-        out[f"{key}.reached"] = _share(found.reached[rows], f"target is the top answer; {how}")
-        out[f"{key}.sure"] = _share(sure, f"confidence in the target of {SURE} or more; {how}")
+        out[f"{key}.reached"] = share_of(found.reached[rows], f"target is the top answer; {how}")
+        out[f"{key}.sure"] = share_of(sure, f"confidence in the target of {SURE} or more; {how}")
         if agreed is not None:
-            out[f"{key}.agreed"] = _share(
+            out[f"{key}.agreed"] = share_of(
                 agreed[rows], f"more than half of the second classifiers ({names}) answer it; {how}"
             )
         picked = [word for word, here in zip(words, rows.tolist(), strict=True) if here]
         shown = torch.tensor([word == EVIDENCE for word in picked])
-        out[f"{key}.evidence"] = _share(shown, f"verdict class evidence; {how}")
-        out[f"{key}.confidence"] = _mean(found.after[rows], (0, 1), f"mean confidence; {how}")
-        out[f"{key}.smoothness"] = _mean(found.smooth[rows], (-1, 1), f"mean smoothness; {how}")
+        out[f"{key}.evidence"] = share_of(shown, f"verdict class evidence; {how}")
+        out[f"{key}.confidence"] = mean_of(found.after[rows], (0, 1), f"mean confidence; {how}")
+        out[f"{key}.smoothness"] = mean_of(found.smooth[rows], (-1, 1), f"mean smoothness; {how}")
     return out
 
 
@@ -136,20 +136,28 @@ def _panel(found: Counterfactuals, k: int, name: str, word: str) -> Panel:
     return Panel(found.points[k], f"{name} {found.after[k]:.2f}\n{word}", tone)  # type: ignore[arg-type]
 
 
-def _rows(
-    job: Job, found: Counterfactuals, opinions: Sequence[Opinion], words: Sequence[str]
+def table_rows(
+    job: Job,
+    found: Counterfactuals,
+    opinions: Sequence[Opinion],
+    words: Sequence[str],
+    *,
+    method: str = "",
 ) -> list[dict[str, Any]]:
+    """One row per counterfactual, its pictures as files; another method than pixels says so."""
     classes = job.classifier.classes
     size = found.points.shape[2] * found.points.shape[3]
     rows = []
     for k in range(len(found)):
         i, target = int(found.image[k]), int(found.target[k])
-        name = f"{i:03d}-{target}-{key_part(found.norm)}-{found.radius[k].item():.4g}"
+        budget = f"{key_part(found.norm)}-{found.radius[k].item():.4g}"
+        name = f"{i:03d}-{target}-{method or budget}"
         x, z = job.pictures.x[i], found.points[k]
         rows.append(
             {
                 **job.row(i),
                 "target": classes[target],
+                **({"method": method} if method else {}),
                 "norm": found.norm,
                 "radius": found.radius[k].item(),
                 "image": save(job.run, f"{name}.png", z),
@@ -185,13 +193,13 @@ def _load(data: bytes, norm: Any) -> Counterfactuals:
         return Counterfactuals(norm=norm, **{k: torch.from_numpy(kept[k]) for k in kept.files})
 
 
-def _share(flags: torch.Tensor, protocol: str) -> Number:
+def share_of(flags: torch.Tensor, protocol: str) -> Number:
     hits, count = int(flags.sum()), len(flags)
     low, high = wilson(hits, count)
     return Number(hits / count, count, low, high, protocol)
 
 
-def _mean(values: torch.Tensor, bounds: tuple[float, float], protocol: str) -> Number:
+def mean_of(values: torch.Tensor, bounds: tuple[float, float], protocol: str) -> Number:
     low, high = mean_interval(values.double().numpy(), bounds)
     return Number(values.double().mean().item(), len(values), low, high, protocol)
 
