@@ -21,6 +21,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from counterlens.ball import Seeds
+from counterlens.classifier import Classifier
 from counterlens.errors import InputError
 from counterlens.explanations.masks import (
     Average,
@@ -33,6 +34,7 @@ from counterlens.explanations.masks import (
     normalised,
     resized,
 )
+from counterlens.explanations.pixel import temperature_of
 from counterlens.generators.ascent import (
     COUNTERFACTUAL,
     Ascent,
@@ -50,7 +52,7 @@ from counterlens.generators.inversion import RATE, Inversion, invert
 from counterlens.generators.latent import LatentDiffusion, Latents
 from counterlens.generators.words import Mixing, mixing, tokens_of, words_of
 from counterlens.search.adam import Look
-from counterlens.types import Images, Scores
+from counterlens.types import Images, Labels, Scores
 
 Keep = Literal["background", "object"]
 Schedule = tuple[float, float]
@@ -118,6 +120,23 @@ class Prepared:
     words: tuple[dict[str, Float[Tensor, "q q"]], ...]
     masks: Mask
 
+    def rows(self, places: Sequence[int]) -> "Prepared":
+        """Those of some images, which may be repeated."""
+        some = list(places)
+        old = self.inversion
+        given = Inputs(old.inputs.z[some], old.inputs.cond[some], old.inputs.null[some])
+        inversion = Inversion(
+            given, old.path[some], old.latents[some], old.images[some], old.error[:, some]
+        )
+        return Prepared(
+            self.x[some],
+            tuple(self.source[i] for i in some),
+            inversion,
+            self.maps.rows(some),
+            tuple(self.words[i] for i in some),
+            self.masks[some],
+        )
+
 
 @dataclass(frozen=True)
 class Edit:
@@ -153,6 +172,20 @@ class Edit:
     def maps(self) -> tuple[dict[str, Float[Tensor, "q q"]], ...]:
         """For each image each word's attention."""
         return self.prepared.words
+
+
+def class_term(classifier: Classifier, classes: Labels) -> Term:
+    """A classifier's log-confidence in one class per image, after temperature.
+
+    Equation: digin2024 (4)   log p̂_t(x); (20) for a zero-shot classifier of two texts
+    """
+    warmth = temperature_of(classifier)
+
+    def table(x: Images) -> Float[Tensor, "b k"]:
+        logits: Tensor = classifier(x)
+        return (logits.float() / warmth).log_softmax(1)
+
+    return Term(table, classes.to(classifier.mean.device), classifier.preprocess.size[0])
 
 
 def prepare(

@@ -3,14 +3,14 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from counterlens.report import generated
+from counterlens.report import edited, generated
 from counterlens.report.blocks import Badge, Block, Gallery, Picture, Section, Slider, Strip
 from counterlens.report.parts import embed, number_matrix, plain_table
 from counterlens.runs import Run
 from counterlens.runs.keys import show, subject_words
 
 _OWN = ("counterfactuals", "maps", "edits", "neurons")
-TABLES = (*_OWN, *generated.TABLES)
+TABLES = (*_OWN, *generated.TABLES, *edited.TABLES)
 STRIPS = 24  # the rest is in the table and in the run folder
 WIDE = 16
 _AREAS = ("counterfactual",)
@@ -25,7 +25,7 @@ _TITLES = {
 
 def sections(run: Run) -> list[Section]:
     """A section per kind of explanation the run holds."""
-    made = generated.sections(run)
+    made = [*generated.sections(run), *edited.sections(run)]
     for name in _OWN:
         rows = run.table(name)
         if not rows:

@@ -72,6 +72,37 @@ _KNOWN: dict[str, tuple[str, Unit, Better, float | None]] = {
     "counterfactual.evidence": ("Class evidence", "share", "up", None),
     "counterfactual.confidence": ("Confidence in the target", "share", "", None),
     "counterfactual.smoothness": ("Smoothness of the change", "plain", "", None),
+    "uvce.reached": ("Target reached", "share", "", None),
+    "uvce.sure": ("Sure of the target", "share", "", None),
+    "uvce.confidence": ("Confidence in the target", "share", "", None),
+    "uvce.background": ("Change outside the mask, l2", "plain", "down", None),
+    "uvce.background_change": ("The same less prompt only", "plain", "down", None),
+    "uvce_error.reached": ("Target reached", "share", "", None),
+    "uvce_error.sure": ("Sure of the target", "share", "", None),
+    "uvce_error.confidence": ("Confidence in the target", "share", "", None),
+    "uvce_error.background": ("Change outside the mask, l2", "plain", "down", None),
+    "uvce_error.background_change": ("The same less prompt only", "plain", "down", None),
+    "inversion.psnr": ("PSNR of the inversion in dB", "plain", "up", None),
+    "inversion.faithful": ("Pictures made again at 30 dB", "share", "up", None),
+    "quality.flipped": ("Target reached", "share", "up", None),
+    "quality.sure": ("Confidence of 80 % or more", "share", "up", None),
+    "quality.confidence": ("Confidence in the target", "share", "up", None),
+    "quality.agreed": ("Most others answer the target", "share", "up", None),
+    "quality.judged": ("Confidence of the others", "share", "up", None),
+    "quality.l2": ("Distance, l2", "plain", "down", None),
+    "quality.l2_inside": ("Distance inside the mask, l2", "plain", "", None),
+    "quality.l2_outside": ("Distance outside the mask, l2", "plain", "down", None),
+    "quality.lpips": ("LPIPS", "plain", "down", None),
+    "quality.lpips_inside": ("LPIPS inside the mask", "plain", "", None),
+    "quality.lpips_outside": ("LPIPS outside the mask", "plain", "down", None),
+    "quality.kid": ("KID", "plain", "down", None),
+    "quality.nearest": ("Nearest real one, features", "plain", "down", None),
+    "quality.nearest_l2": ("Nearest real one, pixels", "plain", "down", None),
+    "quality.changed": ("Pixels that changed", "share", "down", None),
+    "quality.smoothness": ("Smoothness of the change", "plain", "", None),
+    "quality.seconds": ("Seconds per counterfactual", "plain", "down", None),
+    "quality.denoiser_passes": ("Passes of the denoiser", "plain", "down", None),
+    "quality.classifier_passes": ("Passes of classifiers", "plain", "down", None),
     "held_out.clean": ("Held-out accuracy", "share", "up", None),
     "held_out.robust": ("Held-out accuracy under the judging attack", "share", "up", None),
     "held_out.near": ("Held-out accuracy under the training attack", "share", "up", None),
@@ -120,12 +151,15 @@ def meaning(key: str) -> Meaning:
     subject = ".".join(middle)
     base = metric.removesuffix(SCALED)
     stage = " after temperature" if base != metric else ""
-    known = _KNOWN.get(f"{area}.{base}")
+    kind = "agreed" if base.startswith("agreed_") else base  # one key per second classifier
+    known = _KNOWN.get(f"{area.removesuffix('_gap')}.{kind}")
     if area == "paired":
         return Meaning(key, area, subject, metric, f"{subject}: {metric}", "share", "", None)
     if known is None:
         return Meaning(key, area, subject, metric, key, "plain", "", None)
     label, unit, better, limit = known
+    if kind != base:
+        label = f"{base.removeprefix('agreed_')} answers the target"
     label += stage + (f", {subject_words(area, subject)}" if subject else "")
     return Meaning(key, area, subject, metric, label, unit, better, limit)
 

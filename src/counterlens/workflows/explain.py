@@ -1,7 +1,7 @@
 """Explain: what would have to change, and where did it look?
 
-One method at a time: pixel counterfactuals, activation maps, colour or frame edits. Writes a run
-whose report shows the pictures side by side.
+One method at a time: counterfactuals by pixels or by a generator, activation maps, colour or frame
+edits. Writes a run whose report shows the pictures side by side.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,11 +17,16 @@ from counterlens.data import name_of
 from counterlens.errors import InputError
 from counterlens.explanations.pixel import STEPS, confidences, rows_that_fit, temperature_of
 from counterlens.explanations.targets import targets_of
+from counterlens.explanations.uvce import UVCE
+from counterlens.generators.cutouts import seen
 from counterlens.models import load
 from counterlens.models.weights import weights_hash
 from counterlens.report import render
 from counterlens.runs import Number, Run, kept_logits, key_part, new_folder
-from counterlens.types import Probs
+from counterlens.types import Preprocess, Probs
+from counterlens.workflows.explain_cases import checked as checked_cases
+from counterlens.workflows.explain_cases import open_editing
+from counterlens.workflows.explain_diffusion import explain_diffusion
 from counterlens.workflows.explain_edits import explain_colour, explain_frame
 from counterlens.workflows.explain_maps import explain_maps
 from counterlens.workflows.explain_pixel import explain_pixel
@@ -31,6 +36,7 @@ from counterlens.workflows.telling import teller
 
 METHODS: Mapping[str, Callable[[Job], dict[str, Number]]] = {
     "pixel": explain_pixel,
+    "diffusion": explain_diffusion,
     "cam": explain_maps,
     "colour": explain_colour,
     "frame": explain_frame,
@@ -46,7 +52,15 @@ def explain(
     method: str = "pixel",
     radius: Sequence[str | float] = (),
     norm: str = "l2",
-    steps: int = STEPS,
+    steps: int | None = None,
+    generator: str | None = None,
+    caption: Sequence[str] = (),
+    captioner: str | None = None,
+    mask: Sequence[str] = (),
+    updates: int = UVCE.chain.updates,
+    guidance: float = UVCE.chain.guidance,
+    reference: bool = False,
+    memory: str | None = None,
     worst: int | None = None,
     limit: int | None = None,
     batch: int | None = None,
@@ -66,8 +80,16 @@ def explain(
             for counterfactuals, predicted for maps, true and predicted for an audit's mistakes.
         judge: further classifiers that say whether they see the target too.
         radius: budgets; none: six, scaled to the size of the picture.
+        steps: of the search among pixels (500), or of the generator's chain (20).
+        generator: with diffusion: a diffusers folder or hub id; None takes the shipped one.
+        caption, captioner: with diffusion: what the pictures show, or a model that says it; else
+            "a photograph of a CLASS".
+        mask: with diffusion: files, white on the thing; else by attention to its word.
+        updates, guidance, memory: with diffusion: of the search, of the text, and the budget.
+        reference: with diffusion: mix words as the paper's code does, faults included.
         worst: with the folder of an audit: how many of its surest mistakes.
     """
+    steps = steps if steps is not None else (UVCE.chain.steps if method == "diffusion" else STEPS)
     radii, checked = _check(method, norm, radius, steps)
     settings: dict[str, Any] = {
         "model": model if isinstance(model, str) else model.name,
@@ -78,6 +100,19 @@ def explain(
         "radius": list(radii or ()),
         "norm": norm,
         "steps": steps,
+        **(
+            {
+                "generator": generator,
+                "caption": list(caption),
+                "captioner": captioner,
+                "mask": list(mask),
+                "updates": updates,
+                "guidance": guidance,
+                "reference": reference,
+            }
+            if method == "diffusion"
+            else {}
+        ),
         "worst": worst,
         "limit": limit,
         "seed": seed,
@@ -89,12 +124,23 @@ def explain(
         raise InputError("--worst needs the folder of an audit in place of the model.")
     opened = load_all([model, *judge], device=device, trust_remote_code=trust_remote_code)
     classifier = opened[0]
-    pictures = open_pictures(images, classifier, limit=limit, seed=seed)
+    editing = None
+    if method == "diffusion":
+        editing = open_editing(
+            generator, classifier, caption=caption, captioner=captioner, mask=mask, steps=steps,
+            updates=updates, guidance=guidance, reference=reference, memory=memory,
+        )  # fmt: skip
+    fit = Preprocess((editing.model.side, editing.model.side)) if editing else None
+    pictures = open_pictures(images, classifier, limit=limit, seed=seed, preprocess=fit)
     probs = ask(classifier, pictures)
-    target = target or (("near",) if method == "pixel" else ("predicted",))
+    target = target or (("near",) if method in ("pixel", "diffusion") else ("predicted",))
     targets = targets_of(
         target, classifier.classes, probs, labels=pictures.labels, ids=pictures.ids, seed=seed
     )
+    if editing:
+        editing = checked_cases(
+            editing, classifier, tuple(opened[1:]), pictures, probs, targets, seed=seed
+        )
     folder = out or new_folder("explain", f"{key_part(classifier.name)}-{_short(pictures.ids)}")
     run = Run.create(folder, "explain", settings, resume=resume)
     run.note(
@@ -108,7 +154,7 @@ def explain(
     job = Job(
         run, classifier, tuple(opened[1:]), pictures, probs, targets,
         norm=checked, radii=radii, steps=steps, seed=seed, batch=batch,
-        say=teller(quiet),
+        say=teller(quiet), editing=editing,
     )  # fmt: skip
     run.add_numbers(METHODS[method](job))
     notes = [*pictures.notes, *(_explained(job) if method == "pixel" else ())]
@@ -133,7 +179,10 @@ def load_all(
 def ask(classifier: Classifier, pictures: Pictures) -> Probs:
     """What a classifier says of each picture, after temperature."""
     size = rows_that_fit(pictures.x, classifier.mean.device)
-    return torch.cat([confidences(classifier, part) for part in torch.split(pictures.x, size)])
+    parts = torch.split(pictures.x, size)
+    if pictures.x.shape[2:] != classifier.preprocess.size:  # they are of a generator's size
+        parts = tuple(seen(part, classifier.preprocess.size[0]) for part in parts)
+    return torch.cat([confidences(classifier, part) for part in parts])
 
 
 def worst_of(audit: Run, count: int) -> tuple[str, list[Given]]:

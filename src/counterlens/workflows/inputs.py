@@ -15,7 +15,7 @@ from counterlens.data import open_set, subset
 from counterlens.errors import InputError
 from counterlens.explanations.targets import class_named
 from counterlens.images import ImageSet, Pixels
-from counterlens.types import Images
+from counterlens.types import Images, Preprocess
 
 WHOLE = 16
 """How many pictures of a set without a place (SPEC alone) are taken unless a limit says more."""
@@ -54,13 +54,19 @@ class Pictures:
 
 
 def open_pictures(
-    given: Sequence[Given], classifier: Classifier, *, limit: int | None = None, seed: int = 0
+    given: Sequence[Given],
+    classifier: Classifier,
+    *,
+    limit: int | None = None,
+    seed: int = 0,
+    preprocess: Preprocess | None = None,
 ) -> Pictures:
     """Read and prepare pictures for a classifier.
 
     Args:
         given: files, arrays, SPEC#ID, SPEC#NUMBER, SPEC#FROM:TO, or a whole SPEC.
         limit: how many pictures of a whole SPEC, drawn by `seed`; 16 unless told.
+        preprocess: None: the classifier's; a generator wants its own size.
     """
     if not given:
         raise InputError("no picture came, expected files or SPEC#ID, e.g. sample:cifar10#12.")
@@ -83,7 +89,8 @@ def open_pictures(
             pixels += [found.read(i) for i in range(len(found))]
             labels += _labels(found, classifier)
             notes += found.notes
-    ready = [images.prepare(p, classifier.preprocess, channels=classifier.channels) for p in pixels]
+    fit = preprocess or classifier.preprocess
+    ready = [images.prepare(p, fit, channels=classifier.channels) for p in pixels]
     x = torch.stack([torch.from_numpy(one) for one in ready]).float() / 255
     notes += [
         f"{name} has {p.shape[1]} × {p.shape[0]} pixels; the model sees it enlarged to "

@@ -2,7 +2,7 @@
 
 import base64
 import html
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,33 @@ from torch import Tensor
 from counterlens.ball import Norm
 from counterlens.classifier import Classifier
 from counterlens.explanations.figure import Format, Panel, grid
-from counterlens.images import write_png
+from counterlens.explanations.uvce import EditSettings
+from counterlens.generators.latent import LatentDiffusion
+from counterlens.images import Pixels, write_png
 from counterlens.runs import Run, atomic, key_part
 from counterlens.types import Probs
 from counterlens.workflows.inputs import Pictures
+
+
+@dataclass(frozen=True)
+class Editing:
+    """How pictures are changed by a generator.
+
+    Args:
+        model: the generator.
+        settings: of the edit.
+        captions: one for all pictures or one for each; none: a template, or the captioner's.
+        captioner: pictures to phrases.
+        masks: files, one for all pictures or one for each; none: by attention.
+        memory: budget such as 12GB; None takes most of what is free.
+    """
+
+    model: LatentDiffusion
+    settings: EditSettings
+    captions: tuple[str, ...] = ()
+    captioner: Callable[[Sequence[Pixels]], list[str]] | None = None
+    masks: tuple[str, ...] = ()
+    memory: str | None = None
 
 
 @dataclass(frozen=True)
@@ -36,6 +59,7 @@ class Job:
     seed: int
     batch: int | None
     say: Callable[[str], None]
+    editing: Editing | None = None
 
     def label(self, i: int) -> str | None:
         """The true class of picture i in words, if known."""
@@ -68,7 +92,7 @@ class Explanation:
     @property
     def rows(self) -> list[dict[str, Any]]:
         """One row per picture that was made."""
-        for name in ("counterfactuals", "maps", "edits", "neurons", "disagreements"):
+        for name in ("counterfactuals", "uvce", "maps", "edits", "neurons", "disagreements"):
             if found := self.run.table(name):
                 return found
         return []
