@@ -73,3 +73,20 @@ def test_settings_that_do_not_fit_are_refused(tmp_path):
         train_diffusion(["sample:cifar10"], changes=["unet.stepps=3"], out=tmp_path / "b")
     with pytest.raises(InputError, match="shares are"):
         train_diffusion(["sample:cifar10"] * 3, out=tmp_path / "c", quiet=True)
+
+
+@pytest.mark.slow
+def test_a_run_may_begin_with_the_weights_of_another(tmp_path):
+    first = train(tmp_path / "first")
+    still = ["vae.lr=0", "unet.lr=0", f"start={first.folder / 'model'}"]
+    second = train_diffusion(
+        ["sample:cifar10"], changes=[*TINY, *still], out=tmp_path / "second", device="cpu",
+        quiet=True, cache=tmp_path / "cache", seed=1,
+    )  # fmt: skip
+    before, after = weights(first), weights(second)
+    assert all(torch.equal(before[key], after[key]) for key in before)
+    with pytest.raises(InputError, match="has other shapes than asked for"):
+        train_diffusion(
+            ["sample:cifar10"], changes=[*TINY, "shape.unet=[8,8]", *still], quiet=True,
+            out=tmp_path / "third", device="cpu", cache=tmp_path / "cache",
+        )  # fmt: skip

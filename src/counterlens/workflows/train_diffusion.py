@@ -23,6 +23,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -66,12 +67,13 @@ DEFAULTS: dict[str, Any] = {
         "vae": [96, 96], "latents": 4, "unet": [128, 224], "heads": 4, "text": 192, "layers": 3,
         "tokens": 24, "merges": 400,
     },
-    "vae": {"steps": 6000, "batch": 512, "lr": 6e-4, "warmup": 200, "average": 0.999},
+    "vae": {"steps": 6000, "batch": 512, "lr": 6e-4, "warmup": 200, "average": 0.999, "kl": 5e-5},
     "unet": {
         "steps": 15000, "batch": 512, "lr": 4e-4, "warmup": 500, "average": 0.9995, "drop": 0.1,
     },
     "per_epoch": 250,
     "samples": 1000,
+    "start": None,
     "precision": "auto",
     "compile": "auto",
     "graph": "auto",
@@ -134,6 +136,8 @@ def train_diffusion(
     pictures = gather(data, settings, cache=keep)
     shape = Shape(side=settings["side"], **{k: _tuple(v) for k, v in settings["shape"].items()})
     model = build(shape, [text for row in pictures.texts for text in row], seed=seed)
+    if settings["start"]:
+        model = _start(model, Path(settings["start"]))
     say(f"{len(pictures.x)} pictures, {len(pictures.held)} held out, "
         f"{len(model.tokenizer)} tokens ({time.monotonic() - began:.1f} s)")  # fmt: skip
     _prepare(where)
@@ -153,6 +157,18 @@ def train_diffusion(
     return run
 
 
+def _start(model: LatentDiffusion, folder: Path) -> LatentDiffusion:
+    """Begin with the weights and the vocabulary of an earlier model."""
+    given = latent.load(folder)
+    pairs = (model.vae, given.vae), (model.unet, given.unet), (model.text, given.text)
+    try:
+        for mine, theirs in pairs:
+            mine.load_state_dict(theirs.state_dict())
+    except RuntimeError as error:
+        raise InputError(f"start={folder} has other shapes than asked for: {error}") from error
+    return replace(model, tokenizer=given.tokenizer)
+
+
 def _first(job: _Job, model: LatentDiffusion, pictures: Pictures) -> Autoencoder | None:
     """The autoencoder; None where the time was not enough."""
     settings = job.settings["vae"]
@@ -170,7 +186,8 @@ def _first(job: _Job, model: LatentDiffusion, pictures: Pictures) -> Autoencoder
             wanted.append(x / 2 + 0.5)
         return {"held_out.psnr": psnr(torch.cat(made), torch.cat(wanted))}
 
-    progress, kept = _fit(job, "vae", net, autoencoding, batches, generator, judge)
+    loss = partial(autoencoding, kl=settings["kl"])
+    progress, kept = _fit(job, "vae", net, loss, batches, generator, judge)
     if not progress.done:
         job.say(f"not finished: repeat the command with --resume ({job.run.folder}).")
         return None
