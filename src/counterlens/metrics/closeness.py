@@ -9,8 +9,8 @@ from torch import Tensor
 
 from counterlens.types import Images, Scores
 
-VISIBLE = 16 / 255
-"""A pixel counts as changed where some channel moved by more than this."""
+VISIBLE = 16.5 / 255
+"""A pixel counts as changed where some channel moved by more than 16 of 255 levels."""
 
 
 def masked_l2(z: Images, x: Images, mask: Float[Tensor, "b 1 h w"]) -> Scores:

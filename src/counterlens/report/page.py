@@ -7,10 +7,12 @@ from typing import Any
 
 from counterlens.report import (
     audit,
+    chapter,
     comparison,
     curated,
     digits,
     explained,
+    quality,
     screened,
     table1,
     trained,
@@ -41,8 +43,9 @@ def page(run: Run) -> Page:
     elif run.table("table1"):
         sections, used = table1.sections(run), {*table1.TABLES}
     else:
-        sections = [*explained.sections(run), *audit.sections(run)]
-        used = {*explained.TABLES, *audit.TABLES}
+        sections = [*quality.sections(run), *explained.sections(run), *audit.sections(run)]
+        sections += chapter.sections(run)
+        used = {*quality.TABLES, *explained.TABLES, *audit.TABLES, *chapter.TABLES}
     sections += [s for s in (_further(run, used), _numbers(run), _card(run, command)) if s]
     sections.append(_manifest(manifest))
     audited = command == "audit"

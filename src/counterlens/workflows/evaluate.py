@@ -9,7 +9,7 @@ Differs: the paper asks 30 people about 30 pairs; here numbers stand for them, a
 """
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,18 +24,19 @@ from counterlens.explanations.pixel import STEPS, default_radii, temperature_of
 from counterlens.explanations.targets import seeded
 from counterlens.explanations.uvce import UVCE
 from counterlens.images import SUFFIXES
+from counterlens.models.lpips import Lpips
 from counterlens.models.lpips import load as load_lpips
 from counterlens.models.weights import weights_hash
 from counterlens.runs import Number, Run, key_part, new_folder
-from counterlens.types import Labels, Probs
+from counterlens.types import Images, Labels, Probs
 from counterlens.workflows.evaluate_arms import Bench, Made, make
 from counterlens.workflows.evaluate_measure import Measured, gaps, measure, numbers, rows_of
 from counterlens.workflows.evaluate_real import Real, open_real
-from counterlens.workflows.explain import ask, load_all
+from counterlens.workflows.explain import ask, load_all, parse_radius
 from counterlens.workflows.generating import open_generator
 from counterlens.workflows.inputs import Given, Pictures, open_pictures
 from counterlens.workflows.showing import Explanation, save
-from counterlens.workflows.telling import Say, teller, write_report
+from counterlens.workflows.telling import teller, write_report
 
 ARMS = ("pixel", "pixel-robust", "dvce", "prompt-to-prompt", "diffusion")
 GENERATED = ("dvce", "prompt-to-prompt", "diffusion")
@@ -57,7 +58,7 @@ def evaluate(
     generator: str | None = None,
     radius: float | None = None,
     norm: str = "l2",
-    steps: int = STEPS,
+    steps: int | None = None,
     updates: int = UVCE.chain.updates,
     limit: int | None = None,
     batch: int | None = None,
@@ -83,6 +84,7 @@ def evaluate(
         radius, norm, steps: of the pixel methods; None: 2 at 32 pixels in l2, scaled by size.
         updates: of DiG-IN's search.
     """
+    steps = STEPS if steps is None else steps
     _check(arm, norm, targets, steps, updates)
     asked: dict[str, Any] = {
         "model": _name(model), "images": [str(one) for one in images], "arm": list(arm),
@@ -121,8 +123,7 @@ def evaluate(
     notes += [*left, *pictures.notes]
     pool, missing = _real(real, images, bench, judges, seed)
     notes += missing
-    made = make(bench, arms, run, say)
-    record(run, bench, made, judges, looks, pool, say)
+    record(run, bench, make(bench, arms, run, say), judges, looks, pool)
     run.write_table("notes", [{"note": note} for note in notes])
     write_report(run, say)
     run.finish()
@@ -188,41 +189,39 @@ def seeded_rows(pictures: Pictures, probs: Probs, count: int, seed: int) -> tupl
 def record(
     run: Run,
     bench: Bench,
-    made: Mapping[str, Made],
+    made: Iterable[tuple[str, Made]],
     judges: Sequence[Classifier],
-    lpips: Any,
+    lpips: Lpips | None,
     real: Real | None,
-    say: Say,
 ) -> None:
-    """Measure every method, write images, rows, numbers, gaps and study pairs."""
-    masks = next((one.masks for one in made.values() if one.masks is not None), None)
+    """Measure every method as soon as it is made; write images, rows, numbers, study pairs."""
     how = f"{len(bench.image)} counterfactuals of {len(bench.pictures)} pictures"
     names = [_file(bench, k) for k in range(len(bench.image))]
-    starts = [save(run, f"original/{name}.png", x) for name, x in zip(names, bench.x, strict=True)]
-    shapes = [None] * len(names) if masks is None else [
-        save(run, f"mask/{name}.png", mask) for name, mask in zip(names, masks, strict=True)
-    ]  # fmt: skip
+    starts = _saved(run, "original", names, bench.x)
+    masks, shapes = None, [None] * len(names)
     found: dict[str, Measured] = {}
-    rows: list[dict[str, Any]] = []
-    for arm, one in made.items():
-        say(f"measuring {arm}")
-        guide = bench.robust if arm == "pixel-robust" and bench.robust else bench.classifier
-        found[arm] = measure(bench, one, guide, judges, masks=masks, lpips=lpips, real=real)
-        files = [
-            save(run, f"{arm}/{name}.png", z) for name, z in zip(names, one.images, strict=True)
-        ]
-        for row, start, shape in zip(
-            rows_of(bench, arm, found[arm], files), starts, shapes, strict=True
-        ):
-            rows.append({**row, "original": start, "mask": shape})
-        run.write_table("quality", rows)
-        run.add_numbers(numbers(bench, arm, one, found[arm], real, how))
+    rows: dict[str, list[dict[str, Any]]] = {}
     if real is not None:
         run.add_numbers(_unchanged(bench, real, how))
-    arms = list(found)
-    for arm in arms[:-1]:
-        run.add_numbers(gaps(bench, (arms[-1], found[arms[-1]]), (arm, found[arm])))
-    run.write_table("study", study_pairs(rows, arms, seed=bench.seed))
+    for arm, one in made:
+        if masks is None and one.masks is not None:
+            masks, shapes = one.masks, _saved(run, "mask", names, one.masks)
+        guide = bench.robust if arm == "pixel-robust" and bench.robust else bench.classifier
+        found[arm] = measure(bench, one, guide, judges, masks=masks, lpips=lpips, real=real)
+        files = _saved(run, arm, names, one.images)
+        told = zip(rows_of(bench, arm, found[arm], files), starts, shapes, strict=True)
+        rows[arm] = [{**row, "original": start, "mask": shape} for row, start, shape in told]
+        run.add_numbers(numbers(bench, arm, one, found[arm], real, how))
+        order = [name for name in ARMS if name in found]
+        run.write_table("quality", [row for name in order for row in rows[name]])
+    last = order[-1]
+    for arm in order[:-1]:
+        run.add_numbers(gaps(bench, (last, found[last]), (arm, found[arm])))
+    run.write_table("study", study_pairs(run.table("quality"), order, seed=bench.seed))
+
+
+def _saved(run: Run, folder: str, names: Sequence[str], images: Images) -> list[Any]:
+    return [save(run, f"{folder}/{n}.png", one) for n, one in zip(names, images, strict=True)]
 
 
 def _unchanged(bench: Bench, real: Real, how: str) -> dict[str, Number]:
@@ -306,6 +305,17 @@ def _check(arm: Sequence[str], norm: str, targets: int, steps: int, updates: int
             f"targets {targets}, steps {steps}, updates {updates}; expected 1 or more, 1 or more, "
             "0 or more."
         )
+
+
+def only_radius(given: Sequence[str | float]) -> float | None:
+    """The one budget of an evaluation, if any was given.
+
+    >>> only_radius(["8/255"]) == 8 / 255, only_radius([])
+    (True, None)
+    """
+    if len(given) > 1:
+        raise InputError(f"{len(given)} budgets came, expected one: methods get the same.")
+    return parse_radius(given[0]) if given else None
 
 
 def _file(bench: Bench, k: int) -> str:

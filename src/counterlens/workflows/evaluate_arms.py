@@ -184,30 +184,36 @@ def uvce_arm(bench: Bench, say: Say, *, optimise: bool = True) -> Batch:
     }
 
 
-def make(bench: Bench, arms: Sequence[str], run: Run, say: Say) -> dict[str, Made]:
-    """Everything the arms make, batch by batch; a resumed run skips what it has."""
-    robust = bench.robust
-    jobs: list[tuple[str, int, Callable[[Bench], Batch]]] = []
-    whole = len(bench.image)
+def make(bench: Bench, arms: Sequence[str], run: Run, say: Say) -> Iterator[tuple[str, Made]]:
+    """What each method makes, as soon as it has; a resumed run skips the batches it has.
+
+    The one that finds masks comes first, so that the others can be measured at once.
+    """
+    robust, whole = bench.robust, len(bench.image)
     some = bench.batch or (rows_at_a_time(bench.model) if bench.model else whole)
+    wanted = "diffusion" in arms
+    jobs: dict[str, tuple[int, Callable[[Bench], Batch]]] = {}
+    if wanted or "prompt-to-prompt" in arms:
+        jobs["uvce"] = (some, lambda part: uvce_arm(part, say, optimise=wanted))
     if "pixel" in arms:
-        jobs.append(("pixel", whole, lambda part: pixel_arm(part, part.classifier, "pixel")))
+        jobs["pixel"] = (whole, lambda part: pixel_arm(part, part.classifier, "pixel"))
     if "pixel-robust" in arms and robust is not None:
-        jobs.append(("pixel-robust", whole, lambda part: pixel_arm(part, robust, "pixel-robust")))
+        jobs["pixel-robust"] = (whole, lambda part: pixel_arm(part, robust, "pixel-robust"))
     if "dvce" in arms:
-        jobs.append(("dvce", some, lambda part: dvce_arm(part, say)))
-    if "diffusion" in arms or "prompt-to-prompt" in arms:
-        wanted = "diffusion" in arms
-        jobs.append(("diffusion", some, lambda part: uvce_arm(part, say, optimise=wanted)))
-    found: dict[str, list[Made]] = {}
-    for name, size, work in jobs:
+        jobs["dvce"] = (some, lambda part: dvce_arm(part, say))
+    for name, (size, work) in jobs.items():
+        found: dict[str, list[Made]] = {}
         for at in range(0, whole, size):
             part = bench.only(torch.arange(at, min(at + size, whole)))
             told = f"{name}: {at + 1}–{at + len(part.image)} of {whole} counterfactuals"
             batch = _kept(run, f"{name}-{at}", partial(work, part), say, told)
             for arm, made in batch.items():
                 found.setdefault(arm, []).append(made)
-    return {arm: _joined(parts) for arm, parts in found.items() if arm in arms}
+        for arm, parts in found.items():
+            joined = _joined(parts)
+            say(f"{arm}: {joined.seconds:.1f} s, {joined.seconds / whole:.3f} s each")
+            if arm in arms:
+                yield arm, joined
 
 
 def rows_at_a_time(model: LatentDiffusion) -> int:

@@ -45,7 +45,7 @@ WORDS: dict[str, tuple[str, tuple[float, float]]] = {
     "lpips_outside": ("mean of its map outside of the mask", (0.0, math.inf)),
     "nearest": ("cosine distance to the nearest real image of the target class", (0.0, 2.0)),
     "nearest_l2": ("l2 distance in pixels to the nearest real one", (0.0, math.inf)),
-    "changed": (f"share of pixels that moved by more than {VISIBLE * 255:.0f}/255", UNIT),
+    "changed": (f"share of pixels that moved by more than {int(VISIBLE * 255)}/255", UNIT),
     "smoothness": ("correlation of the change at neighbouring pixels", (-1.0, 1.0)),
 }
 

@@ -1,7 +1,8 @@
 """Explain: what would have to change, and where did it look?
 
 One method at a time: counterfactuals by pixels or by a generator, activation maps, colour or frame
-edits. Writes a run whose report shows the pictures side by side.
+edits. Writes a run whose report shows the pictures side by side. The worst mistakes of an audit
+become a chapter of its own report.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +14,6 @@ import torch
 
 from counterlens.ball import NORMS, Norm
 from counterlens.classifier import Classifier
-from counterlens.data import name_of
 from counterlens.errors import InputError
 from counterlens.explanations.pixel import STEPS, confidences, rows_that_fit, temperature_of
 from counterlens.explanations.targets import targets_of
@@ -22,11 +22,13 @@ from counterlens.generators.cutouts import seen
 from counterlens.models import load
 from counterlens.models.weights import weights_hash
 from counterlens.report import render
-from counterlens.runs import Number, Run, kept_logits, key_part, new_folder
+from counterlens.runs import Number, Run, key_part, new_folder
 from counterlens.types import Preprocess, Probs
+from counterlens.workflows.explain_audit import WORST, Audit, add_chapter, radii_for
 from counterlens.workflows.explain_cases import checked as checked_cases
 from counterlens.workflows.explain_cases import open_editing
 from counterlens.workflows.explain_diffusion import explain_diffusion
+from counterlens.workflows.explain_dvce import explain_dvce
 from counterlens.workflows.explain_edits import explain_colour, explain_frame
 from counterlens.workflows.explain_maps import explain_maps
 from counterlens.workflows.explain_pixel import explain_pixel
@@ -37,10 +39,12 @@ from counterlens.workflows.telling import teller
 METHODS: Mapping[str, Callable[[Job], dict[str, Number]]] = {
     "pixel": explain_pixel,
     "diffusion": explain_diffusion,
+    "dvce": explain_dvce,
     "cam": explain_maps,
     "colour": explain_colour,
     "frame": explain_frame,
 }
+GENERATED = ("diffusion", "dvce")
 
 
 def explain(
@@ -61,6 +65,8 @@ def explain(
     guidance: float = UVCE.chain.guidance,
     reference: bool = False,
     memory: str | None = None,
+    robust: str | None = None,
+    train: str | None = None,
     worst: int | None = None,
     limit: int | None = None,
     batch: int | None = None,
@@ -87,7 +93,10 @@ def explain(
         mask: with diffusion: files, white on the thing; else by attention to its word.
         updates, guidance, memory: with diffusion: of the search, of the text, and the budget.
         reference: with diffusion: mix words as the paper's code does, faults included.
-        worst: with the folder of an audit: how many of its surest mistakes.
+        robust: with dvce: a robust classifier whose gradients help.
+        worst: with the folder of an audit: how many of its surest mistakes (8). Without `out` the
+            run lies in that folder and becomes a chapter of the audit's report.
+        train: with an audit: where the nearest images are sought; else its calibration images.
     """
     steps = steps if steps is not None else (UVCE.chain.steps if method == "diffusion" else STEPS)
     radii, checked = _check(method, norm, radius, steps)
@@ -113,19 +122,26 @@ def explain(
             if method == "diffusion"
             else {}
         ),
+        **({"generator": generator, "robust": robust} if method == "dvce" else {}),
+        **({"train": train} if train else {}),
         "worst": worst,
         "limit": limit,
         "seed": seed,
     }
+    audit = None
     if isinstance(model, str) and (Path(model) / "run.json").is_file():
-        model, images = worst_of(Run.open(Path(model)), worst or 8)
+        audit = Audit.open(Path(model), train)
+        model, images = audit.model, audit.worst(WORST if worst is None else worst)
         target = target or ("true", "predicted")
-    elif worst is not None:
-        raise InputError("--worst needs the folder of an audit in place of the model.")
-    opened = load_all([model, *judge], device=device, trust_remote_code=trust_remote_code)
-    classifier = opened[0]
+    elif worst is not None or train is not None:
+        raise InputError("--worst and --train need the folder of an audit in place of the model.")
+    helpers = [robust] if robust and method == "dvce" else []
+    nets = load_all([model, *judge, *helpers], device=device, trust_remote_code=trust_remote_code)
+    classifier, opened = nets[0], nets[: 1 + len(judge)]
+    if audit and radii is None:
+        radii = radii_for(classifier, checked)
     editing = None
-    if method == "diffusion":
+    if method in GENERATED:
         editing = open_editing(
             generator, classifier, caption=caption, captioner=captioner, mask=mask, steps=steps,
             updates=updates, guidance=guidance, reference=reference, memory=memory,
@@ -133,15 +149,16 @@ def explain(
     fit = Preprocess((editing.model.side, editing.model.side)) if editing else None
     pictures = open_pictures(images, classifier, limit=limit, seed=seed, preprocess=fit)
     probs = ask(classifier, pictures)
-    target = target or (("near",) if method in ("pixel", "diffusion") else ("predicted",))
+    target = target or (("near",) if method in ("pixel", *GENERATED) else ("predicted",))
     targets = targets_of(
         target, classifier.classes, probs, labels=pictures.labels, ids=pictures.ids, seed=seed
     )
-    if editing:
+    if editing and method == "diffusion":
         editing = checked_cases(
             editing, classifier, tuple(opened[1:]), pictures, probs, targets, seed=seed
         )
-    folder = out or new_folder("explain", f"{key_part(classifier.name)}-{_short(pictures.ids)}")
+    new = f"{key_part(classifier.name)}-{_short(pictures.ids)}"
+    folder = out or (audit.folder() if audit else new_folder("explain", new))
     run = Run.create(folder, "explain", settings, resume=resume)
     run.note(
         model=settings["model"],
@@ -154,13 +171,18 @@ def explain(
     job = Job(
         run, classifier, tuple(opened[1:]), pictures, probs, targets,
         norm=checked, radii=radii, steps=steps, seed=seed, batch=batch,
-        say=teller(quiet), editing=editing,
+        say=teller(quiet), editing=editing, robust=nets[-1] if helpers else None,
     )  # fmt: skip
     run.add_numbers(METHODS[method](job))
     notes = [*pictures.notes, *(_explained(job) if method == "pixel" else ())]
+    if audit:
+        notes += add_chapter(audit, job, method)
     run.write_table("notes", [{"note": note} for note in notes])
     render(run)
     run.finish()
+    if audit and out is None:
+        render(audit.run)  # with this as a chapter; nothing else of the audit is touched
+        job.say(f"a chapter of {audit.run.folder / 'report.html'}")
     return Explanation(run)
 
 
@@ -183,24 +205,6 @@ def ask(classifier: Classifier, pictures: Pictures) -> Probs:
     if pictures.x.shape[2:] != classifier.preprocess.size:  # they are of a generator's size
         parts = tuple(seen(part, classifier.preprocess.size[0]) for part in parts)
     return torch.cat([confidences(classifier, part) for part in parts])
-
-
-def worst_of(audit: Run, count: int) -> tuple[str, list[Given]]:
-    """Model and pictures of an audit's surest mistakes."""
-    settings = audit.manifest["settings"]
-    if audit.manifest["command"] != "audit" or "data" not in settings:
-        raise InputError(f"{audit.folder} is no audit, so it has no worst mistakes.")
-    kept = kept_logits(audit).get(key_part(name_of(settings["data"])))
-    if kept is None:
-        raise InputError(f"{audit.folder} kept no logits, so its mistakes are not known.")
-    logits = torch.from_numpy(kept.logits.copy()).double() / kept.temperature
-    sure, answer = logits.softmax(1).max(1)
-    labels = torch.from_numpy(kept.labels)
-    wrong = torch.nonzero((answer != labels) & (labels >= 0)).flatten()
-    if not len(wrong):
-        raise InputError(f"{audit.folder} shows no mistakes, so there is nothing to explain.")
-    order = wrong[sure[wrong].argsort(descending=True, stable=True)][:count]
-    return settings["model"], [f"{settings['data']}#{kept.ids[i]}" for i in order.tolist()]
 
 
 def parse_radius(text: str | float) -> float:

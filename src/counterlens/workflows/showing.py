@@ -60,6 +60,7 @@ class Job:
     batch: int | None
     say: Callable[[str], None]
     editing: Editing | None = None
+    robust: Classifier | None = None
 
     def label(self, i: int) -> str | None:
         """The true class of picture i in words, if known."""

@@ -1,0 +1,120 @@
+"""How good counterfactuals are, method by method, on CIFAR-10 at 32 pixels.
+
+The table of `counterlens explain … --evaluate`: validity, truth, closeness, realism, sparsity and
+cost of pixel counterfactuals (of a plain and of a robust model), DVCE, prompt-to-prompt alone and
+DiG-IN's, on the same pictures with the same seeded targets; pictures the model gets wrong are left
+out. Judges took no part in making any image. Every batch is kept: a run that was stopped goes on
+with --resume.
+
+Result: none yet.
+Run: python benchmarks/quality_table.py --data pack:cifar10_test.npz --generator FOLDER \
+         --lpips alexnet.ckpt --images 260 --targets 4 --out OUT --run FOLDER
+A time limit (SIGTERM) leaves the numbers of the methods that were done.
+"""
+
+import argparse
+import json
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+from counterlens.images import read, tile, write_png
+from counterlens.runs import Run
+from counterlens.workflows.evaluate import ARMS, evaluate
+
+GUIDE, ROBUST = "zoo:cifar10-plain-small", "zoo:cifar10-ratio-0.25"
+JUDGES = ("zoo:cifar10-at-0.5", "zoo:cifar10-ratio-small")
+SHOWN = ("flipped", "sure", "agreed", "l2", "l2_outside", "lpips", "lpips_outside", "kid",
+         "nearest", "changed", "seconds", "denoiser_passes")  # fmt: skip
+
+
+def sheet(run: Run, path: Path, count: int = 20) -> None:
+    """A row of pictures per method, the originals first."""
+    rows = run.table("quality")
+    arms = list(dict.fromkeys(row["method"] for row in rows))
+    lines = [[row for row in rows if row["method"] == arm][:count] for arm in arms]
+    files = [row["original"] for row in lines[0]]
+    files += [row["image"] for line in lines for row in line]
+    pixels = [torch.from_numpy(read(run.folder / f)).permute(2, 0, 1).float() / 255 for f in files]
+    write_png(path, tile(pixels, columns=len(lines[0])))
+
+
+def show(run: Run) -> None:
+    """The table as text: a column per method."""
+    numbers = run.numbers
+    arms = [arm for arm in ARMS if f"quality.{arm}.flipped" in numbers]
+    print(f"{'':18}" + "".join(f"{arm:>26}" for arm in arms))
+    for name in SHOWN:
+        line = f"{name:18}"
+        for arm in arms:
+            one = numbers.get(f"quality.{arm}.{name}")
+            if one is None or one.value is None:
+                line += f"{'–':>26}"
+            elif one.low is None or one.high is None:
+                line += f"{one.value:>26.4g}"
+            else:
+                line += f"{f'{one.value:.4g} [{one.low:.3g}, {one.high:.3g}]':>26}"
+        print(line)
+
+
+def main() -> None:
+    """Run the evaluation and leave a table, a sheet and all numbers."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", default="sample:cifar10", help="labelled test images")
+    parser.add_argument("--generator")
+    parser.add_argument("--lpips")
+    parser.add_argument("--guide", default=GUIDE)
+    parser.add_argument("--robust", default=ROBUST)
+    parser.add_argument("--judge", action="append")
+    parser.add_argument("--arm", action="append", default=[])
+    parser.add_argument("--images", type=int, default=260)
+    parser.add_argument("--targets", type=int, default=4)
+    parser.add_argument("--radius", type=float)
+    parser.add_argument("--updates", type=int, default=20)
+    parser.add_argument("--batch", type=int)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--resume", action="store_true")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--run", type=Path, help="folder of the run; default: OUT/run")
+    given = parser.parse_args()
+    given.out.mkdir(parents=True, exist_ok=True)
+    folder = given.run or given.out / "run"
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(124))
+    began = time.perf_counter()
+    try:
+        evaluate(
+            given.guide, [f"{given.data}#0:{given.images}"], arm=given.arm,
+            judge=given.judge or JUDGES, robust=given.robust, targets=given.targets,
+            real=given.data, lpips=given.lpips, generator=given.generator, radius=given.radius,
+            updates=given.updates, batch=given.batch, seed=given.seed, device=given.device,
+            out=folder, resume=given.resume,
+        )  # fmt: skip
+    finally:
+        leave(Run(folder), given.out, time.perf_counter() - began)
+
+
+def leave(run: Run, out: Path, seconds: float) -> None:
+    """What there is: the table, a sheet, the numbers, and each counterfactual's row."""
+    rows = run.table("quality")
+    if not rows:
+        return
+    show(run)
+    sheet(run, out / "quality_sheet.png")
+    facts = {
+        "done": run.done, "settings": run.manifest["settings"], "seconds": round(seconds, 1),
+        "torch": torch.__version__,
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+        "numbers": {key: number.to_json() for key, number in run.numbers.items()},
+    }  # fmt: skip
+    (out / "quality_table.json").write_text(json.dumps(facts, indent=1, ensure_ascii=False))
+    shutil.copy(run.folder / "tables" / "quality.jsonl", out / "quality_rows.jsonl")
+    print(f"{seconds:.0f} s in all")
+
+
+if __name__ == "__main__":
+    main()
