@@ -273,7 +273,8 @@ def reproduce(
     name: Annotated[
         str,
         typer.Argument(
-            help="ratio-table1, or ratio-figure1, ratio-figure2, -figure5, -figure7, -figure13."
+            help="ratio-table1; ratio-figure1, -figure2, -figure5, -figure7, -figure13; "
+            "digin-figure13."
         ),
     ],
     model: Annotated[
@@ -286,6 +287,13 @@ def reproduce(
     count: Annotated[int, typer.Option(help="How many images to show.")] = 4,
     steps: Annotated[int, typer.Option(help="Steps of the search.")] = 500,
     radius: Annotated[list[float], typer.Option(help="l2 budget. May be repeated.")] = [],
+    masks: Annotated[
+        str | None,
+        typer.Option(help="For digin-figure13: folder of masks. Default: the set's own, or drawn."),
+    ] = None,
+    generator: Annotated[
+        str | None, typer.Option(help="For drawn pictures. Default: the shipped generator.")
+    ] = None,
     rerun: Annotated[
         str | None,
         typer.Option(metavar="NAME[=MODEL]", help="Row of a table to audit again, by its recipe."),
@@ -322,6 +330,23 @@ def reproduce(
         if not quiet:
             show_table1(run.table("table1"), run.table("table1_rows"))
         finish(run, as_json=as_json, quiet=True)
+        return
+    if name == "digin-figure13":
+        from counterlens.workflows.gradient_figure import figure13
+
+        shown = figure13(
+            model[0],
+            data=data,
+            masks=masks,
+            generator=generator,
+            count=count,
+            out=out,
+            resume=resume,
+            seed=seed,
+            device=device,
+            quiet=quiet,
+        )
+        finish(shown.run, as_json=as_json, quiet=quiet)
         return
     from counterlens.workflows.reproduce import reproduce as run_reproduce
 

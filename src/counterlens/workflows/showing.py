@@ -93,7 +93,15 @@ class Explanation:
     @property
     def rows(self) -> list[dict[str, Any]]:
         """One row per picture that was made."""
-        for name in ("counterfactuals", "uvce", "maps", "edits", "neurons", "disagreements"):
+        for name in (
+            "counterfactuals",
+            "uvce",
+            "maps",
+            "edits",
+            "neurons",
+            "disagreements",
+            "gradients",
+        ):
             if found := self.run.table(name):
                 return found
         return []
