@@ -134,3 +134,39 @@ def test_a_gate_on_a_number_the_run_has_not_fails_and_names_what_is_near(
     assert said.code == 1
     gate = json.loads(Path(said.last, "tables/gates.jsonl").read_text())
     assert not gate["passed"] and "accuracy.top1" in gate["why"]
+
+
+@pytest.mark.parametrize(
+    ("change", "saying"),
+    [
+        ("schedule=sine", "schedule is 'sine', expected one of linear, cosine"),
+        ("near.radius=-1", "radius is -1.0"),
+        ("start=no/such/model", "no/such/model"),
+        ("start=zoo:cifar10-at-0.5", "whose layers are not those of the recipe's architecture"),
+    ],
+)
+def test_a_training_is_refused_before_data_is_read_or_a_folder_made(
+    counterlens: Command, change: str, saying: str
+) -> None:
+    """The data does not exist, so whatever reads it first would complain of it."""
+    train = ("train", "cifar10-plain-small", "--data", "pack:none.npz", "--out", "run")
+    refused(counterlens, *train, "--set", change, saying=saying)
+
+
+def test_a_start_with_other_classes_leaves_no_folder(counterlens: Command, tmp_path: Path) -> None:
+    folder_of(Path("data"), "cat", "dog")
+    refused(
+        counterlens,
+        *("train", "cifar10-plain-small", "--data", "data", "--set", "held_out=2"),
+        *("--set", "start=zoo:cifar10-plain-small", "--set", "batch=2", "--cache", str(tmp_path)),
+        saying="of the same architecture and classes",
+    )
+
+
+@pytest.mark.parametrize("option", ["--sizes", "--ratios"])
+def test_lists_of_an_ablation_are_written_alike(counterlens: Command, option: str) -> None:
+    refused(
+        counterlens,
+        *("cgn", "evaluate", "coloured", "--cgn", "none", option, "10,many"),
+        saying=f"{option} is '10,many', expected whole numbers such as",
+    )

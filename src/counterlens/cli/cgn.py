@@ -128,14 +128,9 @@ def evaluate(
     ] = None,
     epochs: Annotated[int, typer.Option(help="Epochs of each classifier.")] = 10,
     sizes: Annotated[
-        list[int], typer.Option("--size", help="Run the ablation with these sizes instead.")
-    ] = [],
-    ratios: Annotated[list[int], typer.Option("--ratios", help="Ratios of the ablation.")] = [
-        1,
-        5,
-        10,
-        20,
-    ],
+        str, typer.Option(help="Run the ablation with these sizes instead, e.g. 10000,100000.")
+    ] = "",
+    ratios: Annotated[str, typer.Option(help="Ratios of the ablation.")] = "1,5,10,20",
     seen: Annotated[int, typer.Option(help="Test pictures whose heat maps are measured.")] = 10_000,
     tsne: Annotated[int, typer.Option(help="Pictures per t-SNE panel; 0 for none.")] = 3840,
     out: Out = None,
@@ -146,6 +141,7 @@ def evaluate(
     quiet: Quiet = False,
 ) -> None:
     """Train classifiers on originals and counterfactuals; measure what they look at."""
+    from counterlens.workflows.cgn_evaluate import counts
     from counterlens.workflows.cgn_evaluate import evaluate as run_evaluate
 
     run = run_evaluate(
@@ -158,8 +154,8 @@ def evaluate(
         ratio=ratio,
         originals=originals,
         epochs=epochs,
-        sizes=sizes,
-        ratios=ratios,
+        sizes=counts(sizes, "--sizes"),
+        ratios=counts(ratios, "--ratios"),
         seen=seen,
         tsne=tsne,
         out=out,

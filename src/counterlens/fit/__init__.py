@@ -7,8 +7,8 @@ graph and replayed; the host reads the losses every `log_every` updates and wait
 """
 
 from counterlens.fit.loop import fit
-from counterlens.fit.plan import Plan, Player, Progress
+from counterlens.fit.plan import Plan, Player, Progress, Schedule
 from counterlens.fit.together import World
 from counterlens.fit.update import Average, Mixed
 
-__all__ = ["Average", "Mixed", "Plan", "Player", "Progress", "World", "fit"]
+__all__ = ["Average", "Mixed", "Plan", "Player", "Progress", "Schedule", "World", "fit"]

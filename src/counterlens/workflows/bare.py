@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from counterlens.errors import CounterlensError
-from counterlens.runs import Run
+from counterlens.runs import Run, discard_unstarted
 
 
 def options(
@@ -41,6 +41,8 @@ def command(work: Callable[[], Run]) -> int:
     try:
         print(work().folder)
     except CounterlensError as error:
+        if error.exit_code == 2:
+            discard_unstarted()
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
     return 0

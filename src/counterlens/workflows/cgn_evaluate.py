@@ -377,15 +377,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name, value in (("count", 50_000), ("ratio", 1), ("epochs", 10), ("seen", 10_000)):
         parser.add_argument(f"--{name}", type=int, default=value)
     parser.add_argument("--originals", type=int)
-    parser.add_argument("--sizes", type=_numbers_list, default=[])
-    parser.add_argument("--ratios", type=_numbers_list, default=[1, 5, 10, 20])
+    parser.add_argument("--sizes", default="")
+    parser.add_argument("--ratios", default="1,5,10,20")
     parser.add_argument("--tsne", type=int, default=3840)
     given = vars(parser.parse_args(arguments))
-    return bare.command(lambda: evaluate(given.pop("which"), **given))
+
+    def work() -> Run:
+        given.update({k: counts(given[k], f"--{k}") for k in ("sizes", "ratios")})
+        return evaluate(given.pop("which"), **given)
+
+    return bare.command(work)
 
 
-def _numbers_list(text: str) -> list[int]:
-    return [int(float(part)) for part in text.split(",")]
+def counts(text: str, option: str) -> list[int]:
+    """Whole numbers above 0 as people write them.
+
+    >>> counts("1e4, 100000", "--sizes"), counts("", "--sizes")
+    ([10000, 100000], [])
+    """
+    try:
+        found = [float(part) for part in text.split(",")] if text.strip() else []
+    except ValueError:
+        found = [0.5]
+    if not all(n >= 1 and n == int(n) for n in found):
+        raise InputError(f"{option} is {text!r}, expected whole numbers such as 10000,100000.")
+    return [int(n) for n in found]
 
 
 if __name__ == "__main__":

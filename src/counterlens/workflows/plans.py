@@ -5,14 +5,14 @@ Paper: Augustin et al. 2020 (ratio2020), appendix: the out-attack grows after ea
 
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
 import torch
 
 from counterlens.ball import Ball
 from counterlens.data.augment import POLICIES
 from counterlens.errors import InputError
-from counterlens.fit import Plan
+from counterlens.fit import Plan, Schedule
 from counterlens.losses import LOSSES, Attack, Loss
 
 Settings = Mapping[str, Any]
@@ -40,6 +40,13 @@ def check(settings: Settings, out_data: str | None) -> None:
     for key in ("batch", "epochs", "size"):
         if not settings[key] > 0:
             raise InputError(f"{key} is {settings[key]}, expected more than 0.")
+    if settings["schedule"] not in get_args(Schedule):
+        raise InputError(
+            f"schedule is {settings['schedule']!r}, expected one of "
+            f"{', '.join(get_args(Schedule))}."
+        )
+    for section in ("near", "far"):
+        attack(settings[section], 1, ())  # its ball refuses what is no radius
 
 
 def attack(section: Settings, steps: int, drops: Sequence[float]) -> Attack:

@@ -66,6 +66,7 @@ def train(
     began = time.monotonic()
     settings = recipes.load(recipe, changes)
     check(settings, out_data)
+    start = _start(settings)
     world = World()
     say = teller(quiet or not world.main)
     where = world.device(pick_device(device))
@@ -81,8 +82,8 @@ def train(
     )
     torch.manual_seed(seed)
     net = classifier(settings, sets.classes)
-    if settings["start"]:
-        begin_at(net, settings["start"])
+    if start is not None:
+        begin_at(net, start, settings["start"])
     if max_minutes is not None:
         max_minutes -= (time.monotonic() - began) / 60
     progress, kept, judge = _fit(net, settings, sets, run, world, say, seed, max_minutes)
@@ -113,16 +114,32 @@ def classifier(settings: Settings, classes: Sequence[str]) -> Classifier:
     )
 
 
-def begin_at(net: Classifier, spec: str) -> None:
+def _start(settings: Settings) -> Classifier | None:
+    """The model to start from; refused where its layers are not the recipe's."""
+    if not settings["start"]:
+        return None
+    other = load(settings["start"], device="cpu")
+    with torch.device("meta"):
+        wanted = nets.build(settings["architecture"], len(other.classes)).state_dict()
+    own = other.net.state_dict()
+    if {k: v.shape for k, v in wanted.items()} != {k: v.shape for k, v in own.items()}:
+        raise InputError(_other_layers(settings["start"]))
+    return other
+
+
+def _other_layers(spec: str) -> str:
+    return (
+        f"start is {spec}, whose layers are not those of the recipe's architecture. "
+        "Name a model of the same architecture and classes (--set start=FOLDER)."
+    )
+
+
+def begin_at(net: Classifier, other: Classifier, spec: str) -> None:
     """Give a fresh network the weights of a trained one, and remember where they are from."""
-    other = load(spec, device="cpu")
     try:
         net.net.load_state_dict(other.net.state_dict())
     except RuntimeError:
-        raise InputError(
-            f"start is {spec}, whose layers are not those of the recipe's architecture. "
-            "Name a model of the same architecture and classes (--set start=FOLDER)."
-        ) from None
+        raise InputError(_other_layers(spec)) from None
     kept = ("name", "recipe", "data", "training", "start")
     net.card["start"] = {key: other.card[key] for key in kept if key in other.card}
 
