@@ -100,8 +100,10 @@ def neurons(
         "seed": seed,
     }
     check_place(on)
-    if method == "diffusion" and (logit or image or not unit or count < 1 or similar < 0):
-        raise InputError("--method diffusion takes --unit NUMBER, and --count of 1 or more.")
+    if method == "diffusion" and (image or not (unit or logit) or count < 1 or similar < 0):
+        raise InputError(
+            "--method diffusion takes --unit NUMBER or --logit CLASS, and --count of 1 or more."
+        )
     if method == "pixel" and (similar or words or captioner or changes or on != "here"):
         raise InputError("--similar, --words, --captioner, --set and --on need --method diffusion.")
     if captioner and not data:
@@ -132,8 +134,9 @@ def neurons(
             return open_generator(generator, mine[0].mean.device, half=False), mine
 
         gpus = float(painter.device.type == "cuda")
+        wanted = dict.fromkeys([*unit, *(head(classifier).in_features + k for k in classes)])
         job = Drawing(
-            run, classifier, painter, tuple(dict.fromkeys(unit)), data, search, count, seed,
+            run, classifier, painter, tuple(wanted), data, search, count, seed,
             memory, say, None if on == "here" else Crew(on, opened, workers, gpus), similar, listed,
             load_captioner(captioner, device=painter.device) if captioner else None,
         )  # fmt: skip

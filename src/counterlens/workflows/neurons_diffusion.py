@@ -22,7 +22,7 @@ from counterlens.generators.latent import LatentDiffusion
 from counterlens.metrics.intervals import wilson
 from counterlens.models.captioner import Captioner
 from counterlens.models.parts import features, head
-from counterlens.runs import Number, Run
+from counterlens.runs import Number, Run, key_part
 from counterlens.types import Images
 from counterlens.workflows.generating import (
     DRAWS,
@@ -34,7 +34,7 @@ from counterlens.workflows.generating import (
     reread,
     seed_of,
 )
-from counterlens.workflows.neurons_scan import Scan, activations, cross, groups, pixels, scan
+from counterlens.workflows.neurons_scan import Scan, cross, groups, pixels, scan, unit_values
 from counterlens.workflows.showing import save, save_figure
 from counterlens.workflows.telling import Say
 
@@ -46,6 +46,7 @@ class Drawing:
     """One call: which units, with which generator, against which real images.
 
     Args:
+        units: by number; after the last unit come the logits, in the order of the classes.
         similar: how many units like each of them are drawn, too.
         words, captioner: further candidate words, for all units and from their best images.
     """
@@ -65,14 +66,38 @@ class Drawing:
     words: tuple[str, ...] = ()
     captioner: Captioner | None = None
 
+    @property
+    def width(self) -> int:
+        """How many units there are."""
+        return head(self.classifier).in_features
+
+    def name(self, unit: int) -> str:
+        """A unit or a logit in words."""
+        if unit < self.width:
+            return f"unit {unit}"
+        return f"logit {captions.word(self.classifier.classes[unit - self.width])}"
+
+    def weights(self, unit: int) -> Tensor:
+        """What a unit or a logit says to each class."""
+        weight = head(self.classifier).weight.detach()
+        if unit < self.width:
+            return weight[:, unit]
+        return torch.nn.functional.one_hot(torch.tensor(unit - self.width), len(weight)).to(weight)
+
 
 def neuron_term(classifier: Classifier, units: Sequence[int]) -> Term:
-    """The activation of one penultimate unit per image.
+    """The activation of one penultimate unit, or one logit, per image.
 
     Equation: digin2024 (6)   max φ(D(z_0))_n
     """
     columns = column(units, classifier.mean.device)
-    return Term(lambda x: features(classifier, x), columns, classifier.preprocess.size[0])
+    last = head(classifier)
+
+    def table(x: Images) -> Tensor:
+        phi = features(classifier, x)
+        return torch.cat([phi, last(phi)], 1)
+
+    return Term(table, columns, classifier.preprocess.size[0])
 
 
 def own_units(nets: Nets, batch: Sequence[Wish]) -> list[Term]:
@@ -82,13 +107,13 @@ def own_units(nets: Nets, batch: Sequence[Wish]) -> list[Term]:
 
 def draw_units(job: Drawing) -> tuple[list[dict[str, Any]], dict[str, Number]]:
     """All three arms of every unit: rows for the table, and numbers."""
-    width = head(job.classifier).in_features
-    wrong = [n for n in job.units if not 0 <= n < width]
+    wrong = [n for n in job.units if not 0 <= n < job.width + len(job.classifier.classes)]
     if wrong:
-        raise InputError(f"no unit {wrong[0]}: {job.classifier.name} has 0 … {width - 1}.")
+        raise InputError(f"no unit {wrong[0]}: {job.classifier.name} has 0 … {job.width - 1}.")
     found = scan(job.classifier, job.data, job.say) if job.data else None
     if job.similar:
-        alike = groups(job.classifier, found, job.units, job.similar)
+        own = [unit for unit in job.units if unit < job.width]
+        alike = groups(job.classifier, found, own, job.similar)
         job.run.write_table("similar_units", alike)
         together = dict.fromkeys(
             n for u in job.units for n in (u, *(r["other"] for r in alike if r["unit"] == u))
@@ -101,11 +126,12 @@ def draw_units(job: Drawing) -> tuple[list[dict[str, Any]], dict[str, Number]]:
     for unit in job.units:
         word, images, values = words[unit]
         best = int(values.argmax())
-        name = save(job.run, f"unit-{unit}-prompt.png", images[best])
+        stem = key_part(job.name(unit)).replace("_", "-")
+        name = save(job.run, f"{stem}-prompt.png", images[best])
         rows.append({**_row(job, unit, PROMPT, name, values[best].item(), values.mean().item()),
                      "word": word})  # fmt: skip
         wishes += [
-            Wish(f"unit-{unit}-{i:02d}", captions.prompt(word), seed_of("unit", job.seed, i),
+            Wish(f"{stem}-{i:02d}", captions.prompt(word), seed_of("unit", job.seed, i),
                  (unit,))
             for i in range(job.count)
         ]  # fmt: skip
@@ -115,7 +141,7 @@ def draw_units(job: Drawing) -> tuple[list[dict[str, Any]], dict[str, Number]]:
                     crew=job.crew)  # fmt: skip
     x = reread(job.run, [one.image for one in made])
     begin = reread(job.run, [one.start for one in made])
-    after, before = activations(job.classifier, x), activations(job.classifier, begin)
+    after, before = unit_values(job.classifier, x), unit_values(job.classifier, begin)
     for i, one in enumerate(made):
         unit = one.wish.columns[0]
         row = _row(job, unit, MADE, one.image, after[i, unit].item(), before[i, unit].item())
@@ -128,11 +154,12 @@ def _real(job: Drawing, found: Scan) -> dict[int, list[dict[str, Any]]]:
     """The images of the data that drive each unit most."""
     images, rows = found.images, {}
     for unit in job.units:
+        stem = key_part(job.name(unit)).replace("_", "-")
         pairs = list(zip(found.values[:, unit].tolist(), found.rows[:, unit].tolist(), strict=True))
         rows[unit] = [
             {
                 **_row(job, unit, REAL,
-                       save(job.run, f"unit-{unit}-real-{k}.png",
+                       save(job.run, f"{stem}-real-{k}.png",
                             pixels(job.classifier, images, [i])[0]),
                        value, pairs[-1][0]),
                 "word": captions.word(images.classes[images.labels[i]])
@@ -149,10 +176,9 @@ def _words(
     job: Drawing, real: dict[int, list[dict[str, Any]]]
 ) -> dict[int, tuple[str, Images, Tensor]]:
     """For each unit the word whose images drive it most, those images and their activations."""
-    weight = head(job.classifier).weight
     wanted: dict[int, list[str]] = {}
     for unit in job.units:
-        votes = torch.topk(weight[:, unit], min(3, len(job.classifier.classes))).indices.tolist()
+        votes = torch.topk(job.weights(unit), min(3, len(job.classifier.classes))).indices.tolist()
         told = [row.get(key) for row in real.get(unit, ()) for key in ("word", "caption")]
         voted = [captions.word(job.classifier.classes[k]) for k in votes]
         wanted[unit] = [*filter(None, told), *voted, *job.words]
@@ -164,7 +190,7 @@ def _words(
             guidance=job.settings.guidance, steps=job.settings.steps,
         ).cpu()  # fmt: skip
     job.say(f"{len(pictures)} candidate words, {DRAWS} images each")
-    values = {word: activations(job.classifier, x) for word, x in pictures.items()}
+    values = {word: unit_values(job.classifier, x) for word, x in pictures.items()}
     found = {}
     for unit, words in wanted.items():
         best = max(words, key=lambda word: values[word][:, unit].mean().item())
@@ -175,10 +201,12 @@ def _words(
 def _row(
     job: Drawing, unit: int, how: str, image: str, value: float, start: float
 ) -> dict[str, Any]:
-    votes = torch.topk(head(job.classifier).weight[:, unit], min(3, len(job.classifier.classes)))
+    most = min(3, len(job.classifier.classes)) if unit < job.width else 1
+    votes = torch.topk(job.weights(unit), most)
     pairs = zip(votes.indices.tolist(), votes.values.tolist(), strict=True)
     return {
-        "kind": "unit", "unit": unit, "name": f"unit {unit}", "how": how, "image": image,
+        "kind": "unit" if unit < job.width else "logit", "unit": unit, "name": job.name(unit),
+        "how": how, "image": image,
         "activation": value, "start": start,
         "votes": [{"class": job.classifier.classes[k], "weight": round(w, 4)} for k, w in pairs],
     }  # fmt: skip
@@ -189,7 +217,7 @@ def _numbers(job: Drawing, rows: Sequence[dict[str, Any]], after: Tensor) -> dic
     made = {u: [r["activation"] for r in rows if r["how"] == MADE and r["unit"] == u]
             for u in job.units}  # fmt: skip
     own = after.view(len(job.units), job.count, -1).mean(1)
-    found = cross(job.run, job.units, own)
+    found = cross(job.run, {unit: job.name(unit) for unit in job.units}, own)
     for other in (REAL, PROMPT):
         top = {r["unit"]: r["activation"] for r in rows if r["how"] == other}
         if not top:
@@ -216,6 +244,6 @@ def _figure(job: Drawing, rows: Sequence[dict[str, Any]]) -> None:
                 for one, row in zip(x, chosen, strict=True)
             ]
         )
-        sides.append(f"unit {unit}\n{part[-1]['word'][:14]}")
+        sides.append(f"{job.name(unit)}\n{part[-1]['word'][:14]}")
     title = f"{job.classifier.name}: units by a generator"
     save_figure(job.run, "figure-000", grid, sides=sides, title=title)

@@ -20,7 +20,7 @@ from counterlens.data import open_set
 from counterlens.errors import InputError
 from counterlens.explanations.figure import canvas
 from counterlens.generators.cutouts import seen
-from counterlens.images import ImageSet, prepare
+from counterlens.images import ImageSet, prepared
 from counterlens.metrics.intervals import wilson
 from counterlens.models.parts import features, head
 from counterlens.runs import Number, Run, atomic
@@ -38,8 +38,8 @@ class Scan:
 
     Args:
         images: the set.
-        values, rows: the highest activations of each unit, and which images they are.
-        alike: correlation of every two units over the set.
+        values, rows: the highest values of each unit and logit, and which images they are.
+        alike: correlation of every two units, and logits, over the set.
     """
 
     images: ImageSet
@@ -52,13 +52,13 @@ def scan(classifier: Classifier, data: str, say: Say) -> Scan:
     """One pass over a data set; what is kept does not grow with it."""
     images = open_set(data)
     say(f"activations on {len(images)} images of {images.name}")
-    width = head(classifier).in_features
+    width = head(classifier).in_features + len(classifier.classes)
     values = torch.full((0, width), 0.0)
     rows = torch.zeros(0, width, dtype=torch.long)
     sums, products = torch.zeros(width).double(), torch.zeros(width, width).double()
     for at in range(0, len(images), PART):
         some = range(at, min(at + PART, len(images)))
-        new = activations(classifier, pixels(classifier, images, some))
+        new = unit_values(classifier, pixels(classifier, images, some))
         sums += new.double().sum(0)
         products += new.double().T @ new.double()
         pool = torch.cat([values, new])
@@ -81,9 +81,18 @@ def activations(classifier: Classifier, x: Images) -> Float[Tensor, "b d"]:
     return torch.cat(parts)
 
 
+def unit_values(classifier: Classifier, x: Images) -> Float[Tensor, "b d"]:
+    """Units first, then logits, of whole images."""
+    phi = activations(classifier, x)
+    last = head(classifier)
+    with torch.no_grad():
+        return torch.cat([phi, last(phi.to(last.weight)).float().cpu()], 1)
+
+
 def pixels(classifier: Classifier, images: ImageSet, rows: Sequence[int]) -> Images:
     """Some images of a set as the classifier sees them."""
-    ready = [prepare(images.read(i), classifier.preprocess) for i in rows]
+    fit, channels = classifier.preprocess, classifier.channels
+    ready = [prepared(images.read, i, fit, channels=channels) for i in rows]
     return torch.from_numpy(np.stack(ready)).float() / 255
 
 
@@ -95,7 +104,8 @@ def groups(
     Over data: correlation. Without: cosine of what the last layer makes of them.
     """
     weight = normalize(head(classifier).weight.float().cpu(), dim=0)
-    alike = found.alike if found else weight.T @ weight
+    width = weight.shape[1]
+    alike = found.alike[:width, :width] if found else weight.T @ weight
     if count >= len(alike):
         raise InputError(f"{count} similar units were asked for; there are {len(alike) - 1}.")
     rows = []
@@ -108,22 +118,23 @@ def groups(
     return rows
 
 
-def cross(run: Run, units: Sequence[int], own: Float[Tensor, "u d"]) -> dict[str, Number]:
+def cross(run: Run, units: Mapping[int, str], own: Float[Tensor, "u d"]) -> dict[str, Number]:
     """What the images of each unit do to the others: table, figure, and how pure they are.
 
     Args:
-        own: mean activation of all units on each unit's images.
+        units: by number, with their names.
+        own: mean value of all units on each unit's images.
     """
     table = own[:, list(units)]
     run.write_table(
         "cross_activation",
-        [{"images_of": f"unit {u}", **{f"unit {v}": table[i, j].item()
-                                       for j, v in enumerate(units)}}
-         for i, u in enumerate(units)],
+        [{"images_of": name, **{other: table[i, j].item()
+                                for j, other in enumerate(units.values())}}
+         for i, name in enumerate(units.values())],
     )  # fmt: skip
     if len(units) < 2:
         return {}
-    draw_matrix(run, units, table)
+    draw_matrix(run, list(units.values()), table)
     others = table.masked_fill(torch.eye(len(units), dtype=torch.bool), -torch.inf)
     counts: Mapping[str, int] = {
         "neurons.own_first": int((table.diagonal() > others.amax(1)).sum()),
@@ -139,19 +150,21 @@ def cross(run: Run, units: Sequence[int], own: Float[Tensor, "u d"]) -> dict[str
     }
 
 
-def draw_matrix(run: Run, units: Sequence[int], table: Float[Tensor, "u u"]) -> None:
+def draw_matrix(run: Run, names: Sequence[str], table: Float[Tensor, "u u"]) -> None:
     """The matrix as a figure: a row per unit's images, a column per unit."""
-    side = 1.2 + 0.42 * len(units)
+    side = 1.2 + 0.42 * len(names)
     figure = canvas(side + 0.6, side)
     axes = figure.add_subplot()
     high = table.max().item()
     axes.imshow(table.numpy(), cmap="Blues", vmin=0, vmax=high)
-    axes.set_xticks(range(len(units)), [str(u) for u in units], rotation=90, fontsize=7)
-    axes.set_yticks(range(len(units)), [str(u) for u in units], fontsize=7)
+    axes.set_xticks(
+        range(len(names)), [name.removeprefix("unit ") for name in names], rotation=90, fontsize=7
+    )
+    axes.set_yticks(range(len(names)), [name.removeprefix("unit ") for name in names], fontsize=7)
     axes.set_xlabel("mean activation of unit", fontsize=8)
     axes.set_ylabel("on the images of unit", fontsize=8)
-    for i in range(len(units)):
-        for j in range(len(units)):
+    for i in range(len(names)):
+        for j in range(len(names)):
             value = table[i, j].item()
             colour = "white" if value > 0.6 * high else "#16202c"
             axes.text(j, i, f"{value:.1f}", ha="center", va="center", fontsize=6, color=colour)
