@@ -197,18 +197,43 @@ def neurons(
     unit: Annotated[
         list[int], typer.Option(help="Penultimate unit, by number. May be repeated.")
     ] = [],
+    npca: Annotated[
+        list[str],
+        typer.Option(
+            metavar="CLASS[:COMPONENT]",
+            help="Component of a class, or its first four, or all. Needs --data. May be repeated.",
+        ),
+    ] = [],
     logit: Annotated[
         list[str], typer.Option(help="Class whose logit is raised. May be repeated.")
     ] = [],
     image: Annotated[
-        list[str], typer.Option(help="Picture on which the units are shown. May be repeated.")
+        list[str],
+        typer.Option(
+            help="Picture to show the features on; by diffusion it is changed with the thing kept. "
+            "May be repeated."
+        ),
     ] = [],
+    spurious: Annotated[
+        bool,
+        typer.Option("--spurious", help="Rank features that live on the background of --data."),
+    ] = False,
+    masks: Annotated[
+        str | None,
+        typer.Option(
+            help="Objects: a folder of PNG files, key:NAME of a packed set, attention, or cam."
+        ),
+    ] = None,
+    limit: Annotated[int | None, typer.Option(help="How many images of --data.")] = None,
     steps: Annotated[int, typer.Option(help="Steps of the search.")] = 256,
     method: Annotated[
         str, typer.Option(help="pixel, or diffusion: pictures drawn by a generator.")
     ] = "pixel",
     data: Annotated[
-        str | None, typer.Option(help="With diffusion: real images to compare with.")
+        str | None,
+        typer.Option(
+            help="Real images: for --npca and --spurious; with diffusion to compare with."
+        ),
     ] = None,
     generator: Annotated[
         str | None, typer.Option(help="With diffusion: diffusers folder or hub id.")
@@ -238,14 +263,18 @@ def neurons(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Picture what drives a unit of a model."""
+    """Picture what drives units and components of a model, and which live on the background."""
     from counterlens.workflows.neurons import neurons as run_neurons
 
     made = run_neurons(
         model,
         unit=unit,
+        npca=npca,
         logit=logit,
         image=image,
+        spurious=spurious,
+        masks=masks,
+        limit=limit,
         steps=steps,
         method=method,
         data=data,

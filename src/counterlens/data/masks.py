@@ -1,10 +1,11 @@
 """Masks of the objects in a set's pictures: a folder of mask pictures, or arrays of a packed file.
 
-    FOLDER      one picture per image, named as the image; white is the object
-    key:NAME    arrays NAME_png and NAME_offsets of the pack: encoded masks, one after another
+    FOLDER      one picture per image, named as the image; white (or 1) is the object
+    key:NAME    of the pack itself: NAME_png and NAME_offsets, encoded masks one after another, or
+                NAME as n × height × width
 
 A mask whose values are 1, 2 and 3 alone is a trimap: 1 is the object, 2 what is behind it, 3 the
-border, which counts as neither's.
+border, which belongs to whom the caller says.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,36 +14,51 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Bool
 
-from counterlens.data.packed import load_npz
+from counterlens.data.opening import split
+from counterlens.data.packed import load_npz, open_pack
 from counterlens.errors import InputError
 from counterlens.images import SUFFIXES, ImageSet, Pixels, decode, read
 
-ReadMask = Callable[[int], Bool[np.ndarray, "h w"] | None]
+Mask = Bool[np.ndarray, "_ _"]
+ReadMask = Callable[[int], Mask | None]
 """From the place of a picture in its set to its mask; None where it has none."""
-KEYS = ("mask",)
+KEYS = ("mask", "masks")
 
 
-def object_of(pixels: Pixels) -> Bool[np.ndarray, "h w"]:
-    """Where a mask picture shows the object."""
+def object_of(pixels: Pixels, *, border: bool = False) -> Mask:
+    """Where a mask picture shows the object.
+
+    Args:
+        border: whether the border of a trimap counts as object.
+
+    >>> trimap = np.array([[[1], [2], [3]]], dtype=np.uint8).repeat(3, 2)
+    >>> object_of(trimap).tolist(), object_of(trimap, border=True).tolist()
+    ([[True, False, False]], [[True, False, True]])
+    """
     first = pixels[..., 0]
-    trimap = first.min() >= 1 and first.max() <= 3
-    found: Bool[np.ndarray, "h w"] = first == 1 if trimap else first > 127
-    return found
+    low, high = int(first.min()), int(first.max())
+    if low >= 1 and high <= 3:
+        return np.asarray(first != 2 if border else first == 1)
+    return np.asarray(first >= (1 if high == 1 else 128))
 
 
-def open_masks(spec: str, data: str, images: ImageSet) -> ReadMask:
+def open_masks(spec: str, data: str, images: ImageSet, *, border: bool = False) -> ReadMask:
     """The masks of a set's pictures.
 
     Args:
         spec: FOLDER or key:NAME.
         data: the spec of the set.
         images: the set, or a part of it.
+        border: whether the border of trimaps counts as object.
     """
     if spec.startswith("key:"):
-        found = _packed(spec.removeprefix("key:"), data, images)
+        name = spec.removeprefix("key:")
+        found = _packed(name, data, images, border)
         if found is None:
-            name = spec.removeprefix("key:")
-            raise InputError(f"{data} has no arrays {name}_png and {name}_offsets.")
+            raise InputError(
+                f"{data} has no arrays {name}_png and {name}_offsets, nor {name} of n × height × "
+                "width."
+            )
         return found
     folder = Path(spec).expanduser()
     if not folder.is_dir():
@@ -51,44 +67,53 @@ def open_masks(spec: str, data: str, images: ImageSet) -> ReadMask:
     if not any(Path(name).stem in files for name in images.ids):
         stem = Path(images.ids[0]).stem
         raise InputError(f"{folder} has no mask for {images.ids[0]}, expected {stem}.png.")
-    return lambda i: _of_file(files, str(images.ids[i]))
+    return lambda i: _of_file(folder, files, str(images.ids[i]), border)
 
 
-def own_masks(data: str, images: ImageSet) -> tuple[str, ReadMask] | None:
+def own_masks(data: str, images: ImageSet, *, border: bool = False) -> tuple[str, ReadMask] | None:
     """Masks that lie in the pack itself, and under which name; None where there are none."""
     for key in KEYS:
-        found = _packed(key, data, images)
+        found = _packed(key, data, images, border)
         if found is not None:
             return key, found
     return None
 
 
-def _of_file(files: Mapping[str, Path], name: str) -> Bool[np.ndarray, "h w"] | None:
-    path = files.get(Path(name).stem)
-    return None if path is None else object_of(read(path))
+def _of_file(folder: Path, files: Mapping[str, Path], name: str, border: bool) -> Mask | None:
+    """By the whole name where classes have folders of their own, else by the last part of it."""
+    whole = folder / Path(name).with_suffix(".png")
+    path = whole if whole.is_file() else files.get(Path(name).stem)
+    return None if path is None else object_of(read(path), border=border)
 
 
-def _packed(key: str, data: str, images: ImageSet) -> ReadMask | None:
-    """Masks of a pack, by the ids of its pictures, so that a part of the set finds its own."""
-    text = data.rpartition("=")[2]
-    if not text.startswith("pack:") or "+" in text:
+def _packed(key: str, data: str, images: ImageSet, border: bool) -> ReadMask | None:
+    """Masks of packs, by the ids of their pictures, so that a part of the set finds its own."""
+    dense = images.extra.get(key)
+    if dense is not None and dense.ndim == 3:
+        return lambda i: object_of(_grey(dense[i]), border=border)
+    _, scheme, rest = split(data)
+    if scheme != "pack":
         return None
-    path = Path(text.removeprefix("pack:")).expanduser()
-    arrays = load_npz(path)
-    if f"{key}_png" not in arrays or f"{key}_offsets" not in arrays:
-        return None
-    encoded, offsets = arrays[f"{key}_png"], arrays[f"{key}_offsets"]
-    listed = arrays.get("ids")
-    names = [f"{path.stem}/{i}" for i in range(len(offsets) - 1)]
-    if listed is not None:
-        names = [n.decode() if isinstance(n, bytes) else str(n) for n in listed.tolist()]
-    places = {name: i for i, name in enumerate(names)}
-
-    def one(i: int) -> Bool[np.ndarray, "h w"] | None:
-        place = places.get(str(images.ids[i]))
-        if place is None:
+    places: dict[str, tuple[np.ndarray, np.ndarray, int]] = {}
+    for part in [rest] if Path(rest).exists() else rest.split("+"):
+        arrays = load_npz(Path(part))
+        if f"{key}_png" not in arrays or f"{key}_offsets" not in arrays:
             return None
-        part = encoded[offsets[place] : offsets[place + 1]].tobytes()
-        return object_of(decode(part, name=f"{path}, mask {place}"))
+        encoded, offsets = arrays[f"{key}_png"], arrays[f"{key}_offsets"]
+        for row, name in enumerate(open_pack(Path(part), name="masks").ids):
+            places[str(name)] = (encoded, offsets, row)
+
+    def one(i: int) -> Mask | None:
+        name = str(images.ids[i])
+        if name not in places:
+            return None
+        encoded, offsets, row = places[name]
+        piece = encoded[int(offsets[row]) : int(offsets[row + 1])].tobytes()
+        return object_of(decode(piece, name=f"mask of {name}"), border=border)
 
     return one
+
+
+def _grey(plane: np.ndarray) -> Pixels:
+    whole = (plane * 255 if plane.dtype == bool else plane).astype(np.uint8)
+    return np.repeat(whole[..., None], 3, axis=2)

@@ -132,6 +132,15 @@ def feature_maps(
     return torch.stack(maps, 1)
 
 
+def feature_heat(
+    classifier: Classifier, x: Images, weight: Float[Tensor, "d"]
+) -> Float[Tensor, "b h w"]:
+    """HiResCAM of one weighted sum of features, scaled to [0, 1] and to the size of the images."""
+    maps = feature_maps(classifier, x, weight[None])
+    size = (x.shape[2], x.shape[3])
+    return unit(interpolate(maps, size, mode="bilinear", align_corners=False)[:, 0])
+
+
 def _pooled(acts: Float[Tensor, "b e h w"], phi: Float[Tensor, "b d"]) -> bool:
     """Whether the features are the layer's mean over its places."""
     if acts.shape[1] != phi.shape[1]:

@@ -10,9 +10,9 @@ import math
 from counterlens.ball import Ball
 from counterlens.checks import check_images
 from counterlens.classifier import Classifier
-from counterlens.errors import InputError
+from counterlens.explanations.directions import Direction, unit_direction
 from counterlens.explanations.neurons import NeuronPictures
-from counterlens.models.parts import features, head
+from counterlens.models.parts import features
 from counterlens.search import frozen, pgd
 from counterlens.types import Images, Scores
 
@@ -22,12 +22,12 @@ STEP_AT_224 = 10.0
 def feature_attack(
     classifier: Classifier,
     x: Images,
-    unit: int,
+    unit: int | Direction,
     *,
     steps: int = 100,
     step_size: float | None = None,
 ) -> NeuronPictures:
-    """Make each image drive a penultimate unit further, within the pixel box alone.
+    """Make each image drive a penultimate unit, or a direction, further in the pixel box alone.
 
     Equation: salientimagenet2022 §3   z ← clip(z + η ∇φ_n / ‖∇φ_n‖₂, 0, 1)
 
@@ -35,14 +35,12 @@ def feature_attack(
         step_size: l2 length η of a step; None: 10 at 224 pixels, in proportion at other sizes.
     """
     check_images(x)
-    count = head(classifier).in_features
-    if not 0 <= unit < count:
-        raise InputError(f"no unit {unit}: {classifier.name} has the units 0 … {count - 1}.")
+    wanted = unit_direction(classifier, unit) if isinstance(unit, int) else unit
     if step_size is None:
         step_size = STEP_AT_224 * math.sqrt(x.shape[2] * x.shape[3]) / 224
 
     def activation(z: Images) -> Scores:
-        return features(classifier, z)[:, unit]
+        return wanted.values(features(classifier, z))
 
     everywhere = Ball("l2", math.sqrt(x[0].numel()))  # as far as any two images are apart
     with frozen(classifier):

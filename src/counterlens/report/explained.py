@@ -3,14 +3,14 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from counterlens.report import edited, generated
+from counterlens.report import edited, features, generated
 from counterlens.report.blocks import Badge, Block, Gallery, Picture, Section, Slider, Strip
 from counterlens.report.parts import embed, number_matrix, plain_table
 from counterlens.runs import Run
 from counterlens.runs.keys import show, subject_words
 
 _OWN = ("counterfactuals", "maps", "edits", "neurons")
-TABLES = (*_OWN, *generated.TABLES, *edited.TABLES)
+TABLES = (*_OWN, *generated.TABLES, *edited.TABLES, *features.TABLES)
 STRIPS = 24  # the rest is in the table and in the run folder
 WIDE = 16
 _AREAS = ("counterfactual",)
@@ -25,7 +25,7 @@ _TITLES = {
 
 def sections(run: Run) -> list[Section]:
     """A section per kind of explanation the run holds."""
-    made = [*generated.sections(run), *edited.sections(run)]
+    made = [*generated.sections(run), *edited.sections(run), *features.sections(run)]
     for name in _OWN:
         rows = run.table(name)
         if not rows:
@@ -115,15 +115,19 @@ def _units(run: Run, rows: Sequence[Mapping[str, Any]]) -> list[Block]:
         pictures: list[Picture] = []
         for row in (row for row in rows if row["how"] == how):
             votes = ", ".join(str(vote["class"]) for vote in row.get("votes", ()))
-            told = f"speaks for {votes}" if votes else ""
-            value = f"{row['start']:.2f} → {row['activation']:.2f}"
+            told = f"speaks for {votes}" if votes else features.told(row)
+            start = f"{row['start']:.2f} → " if row["start"] is not None else ""
+            value = f"{start}{row['activation']:.2f}"
             for key, word in (("original", "as it is"), ("map", "where"), ("image", value)):
                 found = embed(run, row.get(key))
                 if found:
                     alt = f"{row['name']}, {how}: {word}. {told}"
                     number = len(pictures) + 1
+                    badge = Badge("driven", "bad") if row.get("driven") else None
                     pictures.append(
-                        Picture(found[0], alt, str(row["name"]), word, told, found[1], number)
+                        Picture(
+                            found[0], alt, str(row["name"]), word, told, found[1], number, badge
+                        )
                     )
         name = f"units-{how.replace(' ', '-')}"
         blocks.append(Gallery(how.capitalize(), pictures[:STRIPS], name))

@@ -1,19 +1,17 @@
 """Neurons: what drives a unit, as pictures made in pixel space or by a generator.
 
 Without pictures: an image from nothing per unit. With pictures: where each of them drives the unit,
-and what it turns into when the unit is raised without a bound.
+and what it turns into when the unit is raised. What is asked about components of classes, or about
+features on the background, is in `neurons_study`.
 """
 
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from counterlens.classifier import Classifier
 from counterlens.errors import InputError
-from counterlens.explanations.cam import neuron_cam, overlay
-from counterlens.explanations.feature_attack import feature_attack
+from counterlens.explanations.directions import unit_direction
 from counterlens.explanations.figure import Panel
 from counterlens.explanations.neurons import NeuronPictures, neuron_pictures
 from counterlens.explanations.targets import class_index
@@ -28,8 +26,10 @@ from counterlens.runs import Number, Run, key_part, new_folder
 from counterlens.scale import check_place
 from counterlens.workflows.explain import load_all
 from counterlens.workflows.generating import Crew, changed, open_generator
-from counterlens.workflows.inputs import Given, Pictures, open_pictures
+from counterlens.workflows.inputs import Given, open_pictures
 from counterlens.workflows.neurons_diffusion import Drawing, draw_units
+from counterlens.workflows.neurons_pixel import raised, votes
+from counterlens.workflows.neurons_study import Study, study
 from counterlens.workflows.showing import Explanation, save, save_figure
 from counterlens.workflows.telling import teller
 
@@ -40,8 +40,12 @@ def neurons(
     model: str | Classifier,
     *,
     unit: Sequence[int] = (),
+    npca: Sequence[str] = (),
     logit: Sequence[str] = (),
     image: Sequence[Given] = (),
+    spurious: bool = False,
+    masks: str | None = None,
+    limit: int | None = None,
     steps: int = 256,
     method: str = "pixel",
     data: str | None = None,
@@ -65,11 +69,18 @@ def neurons(
 
     Args:
         unit: penultimate units, by number.
+        npca: components of classes: CLASS:COMPONENT, CLASS for its first ones, or all.
         logit: classes whose logit is raised, by name or number.
-        image: pictures to start the feature attack from and to draw the unit's map on.
+        image: pictures to draw the feature's map on and to change: in pixel space by the feature
+            attack; by diffusion raised and lowered, the thing kept, the background free.
+        spurious: rank features by the share of their maps outside the object, over the data.
+        masks: of objects: FOLDER, key:NAME of a packed set, attention or cam; None: the best there
+            are. With pictures: a mask file, or a folder of them.
+        limit: how many images of the data.
         steps: of the pictures from nothing.
         method: pixel, pictures from nothing; or diffusion, pictures by a generator.
-        data: for diffusion: real images, the best of which the pictures are compared with.
+        data: real images: of the components' classes, to rank features on, or, for diffusion,
+            whose best ones the pictures are compared with.
         generator, memory: for diffusion: a diffusers folder, and a budget such as 12GB.
         count: for diffusion: pictures per unit.
         similar: for diffusion: how many units like each one are drawn beside it.
@@ -81,8 +92,23 @@ def neurons(
     """
     if method not in ("pixel", "diffusion"):
         raise InputError(f"method is {method!r}, expected pixel or diffusion.")
+    if npca or spurious or masks or limit or (image and method == "diffusion"):
+        if logit or similar or words or captioner or on != "here":
+            raise InputError(
+                "--logit, --similar, --words, --captioner and --on draw pictures from nothing: "
+                "leave them out with --npca, --spurious, --masks, --limit, or --image by diffusion."
+            )
+        asked = Study(
+            tuple(unit), tuple(npca), tuple(image), spurious, masks, data, limit, generator,
+            method, tuple(changes), memory, seed,
+        )  # fmt: skip
+        return study(model, asked, out=out, resume=resume, device=device,
+                     trust_remote_code=trust_remote_code, quiet=quiet)  # fmt: skip
     if not unit and not logit:
-        raise InputError("no unit came, expected --unit NUMBER or --logit CLASS.")
+        raise InputError(
+            "no feature came, expected --unit NUMBER, --npca CLASS:COMPONENT, --logit CLASS, or "
+            "--spurious."
+        )
     settings = {
         "model": model if isinstance(model, str) else model.name,
         "unit": list(unit),
@@ -155,7 +181,7 @@ def neurons(
     if pictures is not None:
         for number in unit:
             say(f"unit {number} on {len(pictures)} pictures")
-            rows += _raised(run, classifier, pictures, number)
+            rows += raised(run, classifier, pictures, unit_direction(classifier, number))
     return _end(run, rows, {})
 
 
@@ -201,52 +227,7 @@ def _made(
                 "image": save(run, f"{kind}-{number}.png", image),
                 "activation": value,
                 "start": made.start[k].item(),
-                "votes": _votes(classifier, number) if kind == "unit" else [],
+                "votes": votes(classifier, number) if kind == "unit" else [],
             }
         )
     return rows
-
-
-def _raised(
-    run: Run, classifier: Classifier, pictures: Pictures, number: int
-) -> list[dict[str, Any]]:
-    """Where pictures drive a unit, and what they become when it is raised."""
-    heat = neuron_cam(classifier, pictures.x, number).picture.cpu()
-    made = feature_attack(classifier, pictures.x, number)
-    mapped = overlay(pictures.x, heat)
-    rows, grid = [], []
-    for i, name in enumerate(pictures.ids):
-        before, after = made.start[i].item(), made.activation[i].item()
-        stem = f"unit-{number}-{i:03d}"
-        raised = made.images[i].cpu()
-        rows.append(
-            {
-                "kind": "unit",
-                "unit": number,
-                "name": f"unit {number}",
-                "how": "feature attack",
-                "id": name,
-                "original": save(run, f"{stem}-original.png", pictures.x[i]),
-                "map": save(run, f"{stem}-map.png", mapped[i]),
-                "image": save(run, f"{stem}.png", raised),
-                "activation": after,
-                "start": before,
-                "votes": _votes(classifier, number),
-            }
-        )
-        grid.append(
-            [
-                Panel(pictures.x[i], f"{name[-18:]}\n{before:.2f}"),
-                Panel(mapped[i], "where"),
-                Panel(raised, f"raised\n{after:.2f}"),
-            ]
-        )
-    save_figure(run, f"figure-unit-{number}", grid, title=f"{classifier.name}, unit {number}")
-    return rows
-
-
-def _votes(classifier: Classifier, number: int) -> list[dict[str, Any]]:
-    """The classes a unit speaks for most, by the weight of the last layer."""
-    top = torch.topk(head(classifier).weight[:, number], min(3, len(classifier.classes)))
-    pairs = zip(top.indices.tolist(), top.values.tolist(), strict=True)
-    return [{"class": classifier.classes[k], "weight": round(w, 4)} for k, w in pairs]
