@@ -141,6 +141,20 @@ def test_an_overlay_keeps_hot_places_and_stays_in_the_box(rng):
     assert (seen[0, 0, 0, 0] - seen[0, 2, 0, 0]).abs() < 1e-6  # cold places are grey
 
 
+def test_a_line_runs_around_the_strong_half_of_a_large_overlay():
+    x = torch.full((2, 3, 112, 112), 0.5)
+    heat = torch.zeros(2, 112, 112)
+    heat[0, 20:60, 30:70] = 1.0
+    heat[0, 80:90, 80:90] = 0.4
+    seen = overlay(x, heat)
+    lined = (seen - torch.tensor((1.0, 0.62, 0.1)).view(3, 1, 1)).abs().amax(1) < 1e-6
+    expected = torch.zeros(112, 112, dtype=torch.bool)
+    expected[20:60, 30:70] = True
+    expected[21:59, 31:69] = False
+    assert torch.equal(lined[0], expected)
+    assert not lined[1].any()  # an empty map has no half
+
+
 def test_many_maps_at_once_equal_those_one_by_one(rng):
     pooling = voting()
     flat = nn.Sequential(

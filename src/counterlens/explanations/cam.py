@@ -15,7 +15,7 @@ from typing import Literal
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn.functional import interpolate
+from torch.nn.functional import interpolate, max_pool2d
 
 from counterlens.checks import check_images, check_labels
 from counterlens.classifier import Classifier
@@ -28,6 +28,8 @@ from counterlens.types import Images, Labels, Scores
 Method = Literal["grad-cam", "hires-cam"]
 METHODS: tuple[Method, ...] = ("grad-cam", "hires-cam")
 Score = Callable[[Images], Scores]
+LINED = 64  # smallest side on which a line does not hide the picture
+LINE = (1.0, 0.62, 0.1)
 
 
 @dataclass(frozen=True)
@@ -133,10 +135,14 @@ def feature_maps(
 
 
 def feature_heat(
-    classifier: Classifier, x: Images, weight: Float[Tensor, "d"]
+    classifier: Classifier,
+    x: Images,
+    weight: Float[Tensor, "d"],
+    *,
+    layer: CamLayer | None = None,
 ) -> Float[Tensor, "b h w"]:
     """HiResCAM of one weighted sum of features, scaled to [0, 1] and to the size of the images."""
-    maps = feature_maps(classifier, x, weight[None])
+    maps = feature_maps(classifier, x, weight[None], layer=layer)
     size = (x.shape[2], x.shape[3])
     return unit(interpolate(maps, size, mode="bilinear", align_corners=False)[:, 0])
 
@@ -173,12 +179,22 @@ def hires_cam(
 def overlay(x: Images, heat: Float[Tensor, "b h w"], *, strength: float = 0.6) -> Images:
     """Images with the map laid over them: cold places grey and dim, hot ones in their colours.
 
-    One hue for all values, so it reads the same for colour-blind readers and in print.
+    One hue for all values, so it reads the same for colour-blind readers and in print. On pictures
+    large enough for it, a line runs around what is at least half as strong as the strongest.
     """
     grey = x.mean(1, keepdim=True)
     hot = heat[:, None].to(x)
     dimmed = (1 - strength) * grey + strength * 0.25
-    return torch.clamp(hot * x + (1 - hot) * dimmed, 0, 1)
+    shown = torch.clamp(hot * x + (1 - hot) * dimmed, 0, 1)
+    if min(x.shape[2:]) < LINED:
+        return shown
+    peak = hot.amax((2, 3), keepdim=True)
+    inside = ((hot >= peak / 2) & (peak > 0)).to(x)
+    wide = 2 * round(min(x.shape[2:]) / 112) + 1
+    core = -max_pool2d(-inside, wide, 1, wide // 2)
+    line = (inside - core).expand_as(x).bool()
+    colour = x.new_tensor(LINE)[:, None, None] if x.shape[1] == 3 else x.new_ones(1, 1, 1)
+    return torch.where(line, colour, shown)
 
 
 def _layer_and_gradient(

@@ -107,7 +107,7 @@ def flip_numbers(found: Flips, key: str, what: str) -> dict[str, Number]:
     `KEY_flip_mean` the mean share of edits that change it (bootstrap over images).
     """
     count = len(found.before)
-    sweep = f"{what}: {len(found.variants)} edits of {count} images"
+    sweep = f"{what}: {len(found.variants)} edits of {count} image{'s' if count > 1 else ''}"
     mean = found.flipped.double().mean(1)
     low, high = mean_interval(mean.numpy(), (0.0, 1.0))
     numbers = {

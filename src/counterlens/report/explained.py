@@ -21,6 +21,11 @@ _TITLES = {
     "edits": "What makes it change its mind",
     "neurons": "What drives its units",
 }
+_LEADS = {
+    "maps": "Colour is kept where the evidence for the class is; the line runs around what is at "
+    "least half as strong as the strongest.",
+    "edits": "The same picture, edited a little: what it then answers, and how sure it is.",
+}
 
 
 def sections(run: Run) -> list[Section]:
@@ -41,7 +46,7 @@ def sections(run: Run) -> list[Section]:
             blocks += matrix
         blocks += _units(run, rows) if name == "neurons" else _strips(run, rows)
         text = [{k: v for k, v in row.items() if k not in _HIDDEN} for row in rows]
-        blocks += plain_table("all rows", text, drawn=False)
+        blocks += plain_table("all rows", text, drawn=False, folded=True)
         made.append(Section(name, _TITLES[name], blocks, _lead(run, name)))
     return made
 
@@ -51,7 +56,7 @@ def _lead(run: Run, name: str) -> str:
     if name == "counterfactuals":
         told = "Within each budget, the picture of which it is surest that it shows the target."
         return f"{told} {rule}" if rule else told
-    return ""
+    return _LEADS.get(name, "")
 
 
 def _strips(run: Run, rows: Sequence[Mapping[str, Any]]) -> list[Block]:
@@ -118,6 +123,8 @@ def _units(run: Run, rows: Sequence[Mapping[str, Any]]) -> list[Block]:
             told = f"speaks for {votes}" if votes else features.told(row)
             start = f"{row['start']:.2f} → " if row["start"] is not None else ""
             value = f"{start}{row['activation']:.2f}"
+            silent = row["start"] == row["activation"] == 0
+            value = "silent: no picture was found that drives it" if silent else value
             for key, word in (("original", "as it is"), ("map", "where"), ("image", value)):
                 found = embed(run, row.get(key))
                 if found:

@@ -134,7 +134,9 @@ def number_matrix(
     return Table(caption, columns, rows), Protocols(told)
 
 
-def plain_table(name: str, rows: Sequence[Mapping[str, Any]], *, drawn: bool = True) -> list[Block]:
+def plain_table(
+    name: str, rows: Sequence[Mapping[str, Any]], *, drawn: bool = True, folded: bool = False
+) -> list[Block]:
     """Any table of a run; one that goes by step, epoch or radius is drawn as well."""
     names = list(dict.fromkeys(key for row in rows for key in row))
     numeric = {
@@ -154,7 +156,14 @@ def plain_table(name: str, rows: Sequence[Mapping[str, Any]], *, drawn: bool = T
         lines = [k for k in names if k != axis][:6]
         blocks.append(Row([_line_figure(rows, axis, k) for k in lines], small=True))
     blocks.append(
-        Table(title, columns, body, sortable=len(rows) > 4, note=note, folded=len(rows) > 40)
+        Table(
+            title,
+            columns,
+            body,
+            sortable=len(rows) > 4,
+            note=note,
+            folded=folded or len(rows) > 40,
+        )
     )
     return blocks
 
