@@ -77,7 +77,7 @@ def test_everything_on_the_way_is_in_the_run_and_measured_from_disk(folder, pict
         assert row["caption"] == "a photograph of a cat" and row["kind"] == "class"
         assert row["goal"] == "a photograph of a bridge"
         words = [one["word"] for one in row["attention"]]
-        assert words == ["a", "photograph", "of", "a 2", "cat"]
+        assert words == ["a", "photograph", "of", "a 2", "cat", "(end)"]
         files = [row[k] for k in ("original", "image", "start", "reconstruction", "mask")]
         assert all((made.folder / name).is_file() for name in files)
         assert all((made.folder / one["image"]).is_file() for one in row["attention"])

@@ -5,6 +5,9 @@ literal double loop for masks, sums written out for distances, finite difference
 laws (identical prompts change nothing, blending in full is the image, never below the start).
 """
 
+from dataclasses import replace
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -29,7 +32,15 @@ from counterlens.generators.ascent import Hooks, Settings, Term, ascend, begin
 from counterlens.generators.attention import Watch, cross_layers, inject, mixed
 from counterlens.generators.ddim import ddim, guided_noise, repeated, step
 from counterlens.generators.inversion import backwards, invert
-from counterlens.generators.words import mixing, phrases, replaced, tokens_of, words_of
+from counterlens.generators.words import (
+    carriers,
+    end_of,
+    mixing,
+    phrases,
+    replaced,
+    tokens_of,
+    words_of,
+)
 from diffusion_models import tiny_model
 
 diffusers = pytest.importorskip("diffusers")
@@ -149,6 +160,31 @@ def test_groups_of_heads_have_their_own_matrix(rng):
     found = mixed(maps, mix)
     torch.testing.assert_close(found[1, 1], maps[1, 1] @ mix[1, 0])
     torch.testing.assert_close(found[1, 2], maps[1, 2] @ mix[1, 1])
+
+
+class Gathering(torch.nn.Module):
+    """A text encoder that keeps what it read at the end of the text, or at each word."""
+
+    def __init__(self, model, at_end):
+        super().__init__()
+        self.end, self.at_end = model.tokenizer.eos_token_id, at_end
+
+    def forward(self, ids):
+        own = ids[..., None].float()
+        end = torch.zeros_like(own)
+        for i, row in enumerate(ids):
+            place = (row == self.end).nonzero()[0, 0]
+            end[i, place] = row[:place].sum().float()
+        states = end if self.at_end else own
+        return SimpleNamespace(last_hidden_state=states.expand(-1, -1, 4))
+
+
+@pytest.mark.parametrize("at_end", [True, False])
+def test_the_tokens_that_carry_a_word_are_found(model, at_end):
+    asked = replace(model, text=Gathering(model, at_end))
+    own = tokens_of(model, CAT, "cat")
+    assert carriers(asked, CAT, "cat") == ((end_of(model, CAT),) if at_end else own)
+    assert end_of(model, CAT) == own[-1] + 1
 
 
 # attention
@@ -285,8 +321,7 @@ def test_attention_of_the_first_half_is_averaged_by_hand(model):
     start = given(model, [CAT, BRIDGE], steps=5)
     watch = Watch(model, 2, 4)
     ddim(model, start.z, start.cond, start.null, around=watch)
-    side = m.nearest_side(watch.maps, 16)
-    assert side == 8
+    assert m.nearest_side(watch.maps, 16) == 8 and m.nearest_side(watch.maps) == 4
     total, number = torch.zeros(64), 0
     for early in (0, 1, 2):  # 1 − i / 4 ≥ 1/2
         for found in watch.maps.steps[early].values():
@@ -294,12 +329,12 @@ def test_attention_of_the_first_half_is_averaged_by_hand(model):
                 for head in range(found.shape[1]):
                     total += found[1, head][:, [5, 6]].mean(1)
                     number += 1
-    mine = m.attended(m.averaged(watch.maps, steps=5), [[1], [5, 6]])[1]
+    mine = m.attended(m.averaged(watch.maps, steps=5, places=16), [[1], [5, 6]])[1]
     torch.testing.assert_close(mine.flatten(), total / number)
 
 
 def test_soft_maps_are_squashed_as_written():
-    found = torch.tensor([[[0.2, 0.1], [0.06, 0.05]]])
+    found = torch.tensor([[[0.2, 0.1], [0.05, 0.0]]]) + 0.3
     soft = m.soft_map(found, 2)[0, 0]
     expected = [[1.0, ((0.5 - 0.3) / 0.7) ** 0.5], [0.0, 0.0]]
     torch.testing.assert_close(soft, torch.tensor(expected), rtol=1e-5, atol=1e-5)
@@ -416,7 +451,7 @@ def test_an_edit_is_never_worse_than_prompt_to_prompt_alone(model, x, term):
     assert (found.scores > found.start).all() and looks == [0, 1, 2, 3]
     assert found.images.shape == found.reconstruction.shape == found.start_images.shape == x.shape
     assert found.masks.shape == (2, 1, 16, 16) and 0 <= found.masks.min() <= found.masks.max() <= 1
-    assert set(found.maps[0]) == {"a", "photograph", "of", "a 2", "cat"}
+    assert set(found.maps[0]) == {"a", "photograph", "of", "a 2", "cat", "(end)"}
     assert all(one.max().item() == pytest.approx(1) for one in found.maps[0].values())
     assert all(pair in SHORT.schedules for pair in found.schedule)
 

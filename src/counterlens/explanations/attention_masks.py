@@ -15,7 +15,7 @@ from counterlens.ball import Seeds, mix, normal
 from counterlens.explanations.masks import Mask, attended, averaged, from_attention
 from counterlens.generators.attention import Watch
 from counterlens.generators.latent import LatentDiffusion
-from counterlens.generators.words import tokens_of
+from counterlens.generators.words import carriers
 from counterlens.types import Images
 
 STEPS = 20
@@ -42,7 +42,7 @@ def attention_masks(
         seeds: of the noise, one per image.
         steps: of the chain whose times are visited.
     """
-    tokens = [tokens_of(model, one, thing) for one, thing in zip(prompts, things, strict=True)]
+    tokens = [carriers(model, one, thing) for one, thing in zip(prompts, things, strict=True)]
     clean, cond = model.encode(x.to(model.device)), model.embed(prompts)
     early = -(-steps // 2)
     watch = Watch(model, len(x), early)

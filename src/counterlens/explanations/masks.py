@@ -6,7 +6,8 @@ distance between latents use.
 Paper: Augustin et al. 2024 (digin2024), appendix D; sizes and thresholds from its code, where they
        are pixels of 512; here they are fractions of the side.
 Differs: the thing is where attention exceeds the threshold; the paper draws points there and asks
-       a segmenter for the thing they lie on. Any such mask can be given instead.
+       a segmenter for the thing they lie on. Any such mask can be given instead. Attention is
+       scaled from its least value, not from 0, to 1: small generators attend a little everywhere.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,20 +28,21 @@ Average = Float[Tensor, "b q q n"]
 EROSION, DILATION, BLUR, SPREAD = 3 / 512, 20 / 512, 45 / 512, 30 / 512
 FLOOR = 0.3
 SHOWN = 0.35
-PLACES = 16
-"""Maps of so many places along a side are read: the finest of those that know what they look at."""
+PLACES = 1 / 4
+"""Maps of this share of the finest ones' side are read: 16 of 64, or the nearest there are."""
 NEARLY = 0.005
 """A mask with less than this share of its pixels, or all but this share, shows nothing."""
 
 
-def averaged(maps: Maps, *, steps: int, places: int = PLACES) -> Average:
+def averaged(maps: Maps, *, steps: int, places: float | None = None) -> Average:
     """How much each place attends to each token: the mean over layers, heads and first steps.
 
     Equation: digin2024 §D.1   mean over the steps with 1 − i / (T − 1) ≥ 1/2
 
     Args:
         steps: T, of the chain.
-        places: along a side, of the layers that are read; the nearest there are.
+        places: along a side, of the layers that are read, or the nearest there are; None: a
+            quarter of the finest.
     """
     early = sum(1 - i / max(1, steps - 1) >= 0.5 for i in range(steps))
     side = nearest_side(maps, places)
@@ -60,19 +62,20 @@ def attended(found: Average, tokens: Sequence[Sequence[int]]) -> Float[Tensor, "
     return torch.stack(rows)
 
 
-def nearest_side(maps: Maps, places: int) -> int:
+def nearest_side(maps: Maps, places: float | None = None) -> int:
     """The side of the maps that is nearest to the wanted one, the finer of two."""
     sides = {int(one.shape[2] ** 0.5 + 0.5) for one in maps.steps[0].values()}
-    return min(sides, key=lambda side: (abs(side - places), -side))
+    wanted = PLACES * max(sides) if places is None else places
+    return min(sides, key=lambda side: (abs(side - wanted), -side))
 
 
 def soft_map(found: Float[Tensor, "b q q"], side: int) -> Mask:
     """Attention as a soft mask of the image's side.
 
-    Equation: digin2024 §D.1   v ← √(max(v − 0.3, 0) / 0.7),  v = attention / its maximum
+    Equation: digin2024 §D.1   v ← √(max(v − 0.3, 0) / 0.7),  v = attention, scaled to [0, 1]
     """
-    top = found.flatten(1).amax(1).view(-1, 1, 1)
-    v = (found / (top + 1e-8))[:, None]
+    low, high = (f.view(-1, 1, 1) for f in found.flatten(1).aminmax(dim=1))
+    v = ((found - low) / (high - low).clamp_min(1e-8))[:, None]
     v = interpolate(v, (side, side), mode="bicubic", align_corners=False).clamp(0, 1)
     return ((v - FLOOR).clamp_min(0) / (1 - FLOOR)).sqrt()
 

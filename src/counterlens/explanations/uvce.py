@@ -50,7 +50,7 @@ from counterlens.generators.attention import Maps, Watch, inject
 from counterlens.generators.ddim import ddim, repeated
 from counterlens.generators.inversion import RATE, Inversion, invert
 from counterlens.generators.latent import LatentDiffusion, Latents
-from counterlens.generators.words import Mixing, mixing, tokens_of, words_of
+from counterlens.generators.words import Mixing, carriers, end_of, mixing, words_of
 from counterlens.search.adam import Look
 from counterlens.types import Images, Labels, Scores
 
@@ -206,7 +206,7 @@ def prepare(
         masks: in place of those by attention, b × 1 × h × w of any size.
         told: is shown the inversion's steps.
     """
-    tokens = [tokens_of(model, s, thing) for s, thing in zip(source, things, strict=True)]
+    tokens = [carriers(model, s, thing) for s, thing in zip(source, things, strict=True)]
     if masks is not None:
         check_mask(masks, images=len(x))
     x = x.to(model.device)
@@ -238,7 +238,11 @@ def look_at(model: LatentDiffusion, given: Inputs, settings: EditSettings) -> Ma
 def word_maps(
     model: LatentDiffusion, average: Average, source: Sequence[str]
 ) -> tuple[dict[str, Float[Tensor, "q q"]], ...]:
-    """Where each word of each caption is attended to; a word that comes twice is numbered."""
+    """Where each word of each caption is attended to, and the end of the text.
+
+    A word that comes twice is numbered. Generators whose text encoder reads from left to right may
+    keep what a caption says in its end.
+    """
     found = []
     for row, prompt in zip(average, source, strict=True):
         here: dict[str, Tensor] = {}
@@ -246,6 +250,7 @@ def word_maps(
             names = (f"{word.text} {n}" if n > 1 else word.text for n in count(1))
             name = next(name for name in names if name not in here)
             here[name] = attended(row[None], [word.tokens])[0].cpu()
+        here["(end)"] = attended(row[None], [[end_of(model, prompt)]])[0].cpu()
         found.append(normalised(here))
     return tuple(found)
 

@@ -27,6 +27,10 @@ Mixing = Float[Tensor, "b g n n"]
 """Source token × target token, for each of g groups of heads."""
 
 
+CARRIES = 0.5
+"""A token that moves so far, as a share of the most, carries the word that was overwritten."""
+
+
 @dataclass(frozen=True)
 class Word:
     """A word of a prompt and the tokens that write it."""
@@ -109,6 +113,34 @@ def tokens_of(model: LatentDiffusion, prompt: str, phrase: str) -> tuple[int, ..
     return tuple(
         token for words in phrases(model, prompt, phrase) for word in words for token in word.tokens
     )
+
+
+def end_of(model: LatentDiffusion, prompt: str) -> int:
+    """The place of the token that ends a prompt."""
+    longest = int(model.tokenizer.model_max_length)
+    return len(model.tokenizer(prompt, truncation=True, max_length=longest).input_ids) - 1
+
+
+def carriers(model: LatentDiffusion, prompt: str, phrase: str) -> tuple[int, ...]:
+    """The tokens that carry a phrase: its own, unless the text encoder keeps it elsewhere.
+
+    A text encoder that learned from short captions may gather them in the end of the text, and
+    say the same of a word's own token whatever the word. Each token is asked how far it moves when
+    the phrase is overwritten; where the phrase's own move little, those that move most count.
+    """
+    own = tokens_of(model, prompt, phrase)
+    longest = int(model.tokenizer.model_max_length)
+    ids = model.tokenizer(
+        prompt, padding="max_length", max_length=longest, truncation=True, return_tensors="pt"
+    ).input_ids
+    other = ids.clone()
+    other[0, list(own)] = ids[0, 1]  # any other word would do
+    with torch.no_grad():
+        a, b = model.text(torch.cat([ids, other]).to(model.device)).last_hidden_state.float()
+    moved = (a - b).norm(dim=1).cpu()
+    if moved[list(own)].mean() >= CARRIES * moved.max():
+        return own
+    return tuple(torch.nonzero(moved >= CARRIES * moved.max()).flatten().tolist())
 
 
 def mixing(
