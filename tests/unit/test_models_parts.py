@@ -217,3 +217,25 @@ def test_hooks_are_gone_after_a_failing_forward():
     with pytest.raises(RuntimeError):
         parts.features(classifier, torch.rand(1, 3, 8, 8))
     assert _hooks(net) == 0
+
+
+def test_a_finer_layer_is_one_that_everything_passes_through():
+    class Block(nn.Module):
+        """Its inner convolution is fine, but the shortcut passes it by."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner, self.coarse = nn.Conv2d(4, 4, 3, 1, 1), nn.Conv2d(4, 4, 3, 2, 1)
+            self.shortcut = nn.Conv2d(4, 4, 1, 2)
+
+        def forward(self, x):
+            return torch.relu(self.coarse(torch.relu(self.inner(x))) + self.shortcut(x))
+
+    torch.manual_seed(0)
+    stem = nn.Sequential(nn.Conv2d(3, 4, 3, 2, 1), nn.SiLU())
+    net = nn.Sequential(stem, Block(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3))
+    model = Classifier(net, numbered(3), preprocess=Preprocess((16, 16))).eval()
+    assert parts.cam_layer(model).grid == (4, 4)
+    fine = parts.cam_layer(model, least=7)
+    assert fine.name in ("0", "0.1") and fine.grid == (8, 8)
+    assert parts.cam_layer(model, least=100) == parts.cam_layer(model)  # none so fine: the last one

@@ -106,8 +106,13 @@ def features(classifier: Classifier, x: Images) -> Float[Tensor, "b d"]:
     )
 
 
-def cam_layer(classifier: Classifier) -> CamLayer:
-    """The default layer for class activation maps."""
+def cam_layer(classifier: Classifier, *, least: int = 1) -> CamLayer:
+    """The default layer for class activation maps.
+
+    Args:
+        least: rows and columns that the grid should have: where the last layer's are fewer, the
+            last finer one that all of the network passes through is taken, if there is any.
+    """
     height, width = classifier.preprocess.size
     x = _probe(classifier)
     outputs: list[tuple[str, nn.Module, Tensor]] = []
@@ -122,15 +127,36 @@ def cam_layer(classifier: Classifier) -> CamLayer:
     gridded = [(name, out, grid) for name, out, grid in places if grid is not None]
     if gridded and score.requires_grad:
         grads = torch.autograd.grad(score, [out for _, out, _ in gridded], allow_unused=True)
+        found = []
         for (name, _, grid), grad in zip(reversed(gridded), reversed(grads), strict=True):
             layout, size, prefix = grid
             place = CamLayer(name, layout, size, prefix)
             if grad is not None and _reaches(place.maps(grad)):
-                return place
+                if min(size) >= least and (not found or _is_cut(classifier, place)):
+                    return place
+                found.append(place)
+        if found:
+            return found[0]
     raise InputError(
         f"{classifier.name} has no layer whose output lies on a grid over the picture, so no CAM "
         "can be drawn."
     )
+
+
+def _is_cut(classifier: Classifier, place: CamLayer) -> bool:
+    """Whether everything passes through a layer: with it held, the picture has no influence."""
+    x = _probe(classifier)
+    layer = classifier.net.get_submodule(place.name)
+    handle = layer.register_forward_hook(lambda _, __, output: output.detach())
+    try:
+        with torch.enable_grad():
+            score = _score(classifier, x)
+            if not score.requires_grad:
+                return True
+            (grad,) = torch.autograd.grad(score, x, allow_unused=True)
+    finally:
+        handle.remove()
+    return grad is None or not bool(grad.abs().max() > 0)
 
 
 def _probe(classifier: Classifier) -> Tensor:

@@ -5,7 +5,8 @@ each the images of the class that drive it most; there the share of its HiResCAM
 
 Paper: Augustin et al. 2024 (digin2024, Table 2).
 Differs: real images in place of counterfactuals; no averaging of maps over augmented images; images
-       whose object vanished or fills the picture are left out by area, not by eye.
+       whose object vanished or fills the picture are left out by area, not by eye. Maps come from
+       the last layer with a grid of at least 7 × 7, the paper's size.
 """
 
 from collections.abc import Callable, Sequence
@@ -36,6 +37,9 @@ from counterlens.workflows.telling import Say
 PER_CLASS = 5
 FEWEST, SHARE = 8, 0.25
 """A feature is judged on the images of its class that drive it most: a quarter, at least eight."""
+FINE = 7
+"""Rows and columns of the maps, where the network has such a layer: on a 4 × 4 grid every place
+sees most of a 32-pixel picture, and no map can tell the thing from what is around it."""
 SHOWN, PICTURES = 8, 4
 PART = 64
 
@@ -106,7 +110,7 @@ def judge(
     Args:
         look: images by their places in the set.
     """
-    layer = cam_layer(classifier)
+    layer = cam_layer(classifier, least=FINE)
     wanted: dict[int, list[int]] = {}
     for k, one in enumerate(asked):
         for i in one.rows:
@@ -217,7 +221,8 @@ def _pictures(
     """The first images, their maps laid over them, and the images with the background dimmed."""
     rows = list(one.asked.rows[:PICTURES])
     x = pixels(classifier, known.images, rows)
-    heat = feature_heat(classifier, x, one.asked.direction.weight).cpu()
+    layer = cam_layer(classifier, least=FINE)
+    heat = feature_heat(classifier, x, one.asked.direction.weight, layer=layer).cpu()
     inside = masks.masks[rows][:, None].to(x)
     dimmed = x * (0.3 + 0.7 * inside)
     return x, overlay(x, heat), dimmed
