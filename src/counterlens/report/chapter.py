@@ -31,7 +31,9 @@ def sections(run: Run) -> list[Section]:
         "it, more of it); where the evidence for either lies; and the nearest images by the "
         f"model’s own features, among {inner.manifest.get('neighbours', 'real images')}."
     )
-    blocks: list[Block] = [_strip(inner, row, n) for n, row in enumerate(rows[:SHOWN], 1)]
+    blocks: list[Block] = [
+        strip for n, row in enumerate(rows[:SHOWN], 1) for strip in _strips(inner, row, n)
+    ]
     if inner is not run:
         blocks.append(Text(f"All pictures and tables of this chapter: {inner.folder.name}/."))
     return [Section("worst-mistakes", "The worst mistakes, explained", blocks, told, "Mistakes")]
@@ -47,20 +49,24 @@ def latest(run: Run) -> Run | None:
     return Run.open(found[max(found)]) if found else None
 
 
-def _strip(run: Run, row: Row, number: int) -> Strip:
+def _strips(run: Run, row: Row, number: int) -> list[Strip]:
+    """The mistake changed both ways; and where the evidence lies, and what it resembles."""
     name, label, predicted = str(row["id"]), row.get("label"), row["predicted"]
     sure = show(row["confidence"], "share")
-    pictures = [
-        _picture(run, row.get("original"), f"{predicted} {sure}", f"really {label}", "as it is",
-                 f"{name} as it is: taken for {predicted} with confidence {sure}, really {label}."),
+    alt = f"{name} as it is: taken for {predicted} with confidence {sure}, really {label}."
+    start = _picture(run, row.get("original"), f"{predicted} {sure}", f"really {label}", "", alt)
+    changed = [
+        start,
         *_changed(run, name, str(label), "predicted → true"),
         *_changed(run, name, str(predicted), "true → predicted"),
-        *_maps(run, name),
-        *_near(run, row),
-    ]  # fmt: skip
+    ]
+    beside = [start, *_maps(run, name), *_near(run, row)]
     told = f"{name}: taken for {predicted} {sure}, really {label}"
-    found = [picture for picture in pictures if picture is not None]
-    return Strip(f"{label} taken for {predicted}", told, found, f"mistake-{number}")
+    first, second = ([one for one in part if one is not None] for part in (changed, beside))
+    return [
+        Strip(f"{label} taken for {predicted}", told, first, f"mistake-{number}"),
+        Strip("Where it looked, and what it resembles", name, second, f"near-{number}"),
+    ]
 
 
 def _changed(run: Run, name: str, target: str, way: str) -> Iterable[Picture | None]:

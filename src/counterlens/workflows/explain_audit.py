@@ -28,7 +28,7 @@ from counterlens.workflows.inputs import Given
 from counterlens.workflows.showing import Job, save
 
 FOLDER = "explained"
-NEAREST = 4
+NEAREST = 3
 PART = 1024
 WORST = 8
 
