@@ -41,15 +41,14 @@ from counterlens.workflows.disagree_search import Task, search
 from counterlens.workflows.generating import changed, open_generator
 from counterlens.workflows.neurons import neurons
 
-SWEEP = (
+SWEEP = (  # noise of 0.05 alone fools a plain classifier at 32 pixels: try less
     "paper:",
-    "rate2:text_rate=0.05",
-    "noise4:noise_rate=0.001",
-    "noclip:clip=none",
-    "more:updates=30",
-    "more-rate2:updates=30,text_rate=0.05,noise_rate=0.001",
-    "noise:updates=30,noise_rate=0.01",
-    "strong:updates=40,text_rate=0.05,noise_rate=0.01,clip=none",
+    "quiet:sigma=0.01",
+    "quiet-rate4:sigma=0.01,text_rate=0.1,noise_rate=0.001",
+    "quiet-noise:sigma=0.01,text_rate=0.05,noise_rate=0.01",
+    "quiet-noclip:sigma=0.01,text_rate=0.05,noise_rate=0.005,clip=none",
+    "more:updates=40,sigma=0.01,text_rate=0.05,noise_rate=0.005",
+    "strong:updates=60,sigma=0.01,text_rate=0.1,noise_rate=0.02,clip=none",
 )
 
 
