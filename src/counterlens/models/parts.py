@@ -127,7 +127,7 @@ def cam_layer(classifier: Classifier, *, least: int = 1) -> CamLayer:
     gridded = [(name, out, grid) for name, out, grid in places if grid is not None]
     if gridded and score.requires_grad:
         grads = torch.autograd.grad(score, [out for _, out, _ in gridded], allow_unused=True)
-        found = []
+        found: list[CamLayer] = []
         for (name, _, grid), grad in zip(reversed(gridded), reversed(grads), strict=True):
             layout, size, prefix = grid
             place = CamLayer(name, layout, size, prefix)
