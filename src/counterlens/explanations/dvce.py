@@ -69,7 +69,7 @@ def dvce(
 ) -> Images:
     """Counterfactuals of images x towards the class that the term reads.
 
-    Equation: dvce2022 (6)   z_{t−1} ~ N(μ_t + Σ_t g, Σ_t),
+    Equation: dvce2022 code   z_{t−1} ~ N(μ_t + Σ_t g, Σ_t),
         g = ‖ε̂‖ (C_c ∇ log p / ‖∇ log p‖ − C_d ∇ d / ‖∇ d‖)
 
     Args:
@@ -127,7 +127,7 @@ def posterior(z: Latents, noise: Latents, alpha: float, after: float) -> tuple[L
 def rescaled(gradient: Latents, noise: Latents) -> Latents:
     """A gradient brought to the length of the predicted noise, image by image; 0 stays 0.
 
-    Equation: dvce2022 §3.1   g ‖ε̂‖₂ / ‖g‖₂
+    Equation: dvce2022 code   g ‖ε̂‖₂ / ‖g‖₂
     """
     length = gradient.flatten(1).norm(dim=1)
     wanted = noise.flatten(1).norm(dim=1)
@@ -138,7 +138,7 @@ def rescaled(gradient: Latents, noise: Latents) -> Latents:
 def cone(vector: Rows, axis: Rows, degrees: float) -> Rows:
     """The nearest point of the cone around an axis; inside it the vector itself.
 
-    Equation: dvce2022 (9)   P_{cone(α, v)}(w) = max(0, ⟨w, r⟩) r on the edge,
+    Equation: dvce2022 code   P_{cone(α, v)}(w) = max(0, ⟨w, r⟩) r on the edge,
         r = cos α v/‖v‖ + sin α u/‖u‖, u = w − ⟨w, v⟩ v/‖v‖²
     """
     opening = math.radians(degrees)
@@ -180,7 +180,7 @@ def _push(
 def slope_of(term: Term, image: Images, settings: Settings, seeds: Seeds) -> Images:
     """The gradient of the mean over crops of what a term reads, at the image.
 
-    Equation: dvce2022 §3.1   ∇ mean_τ log p(target | τ(x))
+    Equation: dvce2022 code   ∇ mean_τ log p(target | τ(x))
     """
     with torch.enable_grad():
         leaf = image.detach().requires_grad_()

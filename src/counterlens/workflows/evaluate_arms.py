@@ -20,15 +20,16 @@ from counterlens.classifier import Classifier
 from counterlens.data import captions
 from counterlens.errors import InputError
 from counterlens.explanations import dvce as guided
-from counterlens.explanations.pixel import STEPS, counterfactuals, temperature_of
+from counterlens.explanations.pixel import STEPS, counterfactuals
 from counterlens.explanations.targets import class_named
-from counterlens.explanations.uvce import UVCE, EditSettings, uvce
-from counterlens.generators.ascent import Term
+from counterlens.explanations.uvce import UVCE, EditSettings, class_term, prepare, uvce
 from counterlens.generators.cutouts import seen
 from counterlens.generators.latent import LatentDiffusion
+from counterlens.generators.words import replaced
 from counterlens.runs import Run, atomic
 from counterlens.search import frozen
 from counterlens.types import Images, Labels
+from counterlens.workflows.explain_diffusion import plan
 from counterlens.workflows.generating import seed_of
 from counterlens.workflows.inputs import Pictures
 from counterlens.workflows.telling import Say
@@ -127,7 +128,7 @@ def dvce_arm(bench: Bench, say: Say) -> Batch:
     """Guided sampling, with the robust classifier as helper where there is one."""
     model, net = _generator(bench), bench.classifier
     nets = [net] if bench.robust is None else [net, bench.robust]
-    terms = [log_term(one, matched(one, net.classes, bench.target)) for one in nets]
+    terms = [class_term(one, matched(one, net.classes, bench.target)) for one in nets]
     x = seen(bench.x, model.side).to(model.device)
 
     def told(i: int, images: Images) -> None:
@@ -145,17 +146,20 @@ def dvce_arm(bench: Bench, say: Say) -> Batch:
     return {"dvce": Made(kept, meter.seconds, dict(meter.rows))}
 
 
-def uvce_arm(bench: Bench, say: Say, *, optimise: bool = True) -> Batch:
-    """DiG-IN's counterfactuals, and the prompt-to-prompt edits that they start from."""
-    model, net = _generator(bench), bench.classifier
-    words = [
-        (captions.word(net.classes[int(bench.answer[i])]), captions.word(net.classes[k]))
-        for i, k in zip(bench.image.tolist(), bench.target.tolist(), strict=True)
-    ]
-    settings = bench.uvce
+def uvce_arm(bench: Bench, say: Say, *, optimise: bool = True, kept: int | None = None) -> Batch:
+    """DiG-IN's counterfactuals, and the prompt-to-prompt edits that they start from.
+
+    A picture with several targets is inverted once. What its edit costs is counted up to the
+    first look of the search, which is prompt-to-prompt alone.
+    """
+    model, net, settings = _generator(bench), bench.classifier, bench.uvce
     if not optimise:
         settings = replace(settings, chain=replace(settings.chain, updates=0))
-    x = seen(bench.x, model.side).to(model.device)
+    pictures = list(dict.fromkeys(bench.image.tolist()))
+    words = [captions.word(name) for name in net.classes]
+    own = [words[int(bench.answer[i])] for i in pictures]
+    rows = [pictures.index(i) for i in bench.image.tolist()]
+    pairs = [(own[r], words[k]) for r, k in zip(rows, bench.target.tolist(), strict=True)]
     early: dict[str, Any] = {}
 
     def told(k: int, look: Any) -> None:
@@ -165,17 +169,20 @@ def uvce_arm(bench: Bench, say: Say, *, optimise: bool = True) -> Batch:
             say(f"  update {k} of {settings.chain.updates}")
 
     with frozen(net), metered(_networks(model, [net])) as meter:
+        x = seen(bench.pictures.x[pictures], model.side)
+        ready = prepare(
+            model, x, [captions.prompt(word) for word in own], own, settings=settings
+        ).rows(rows)
         edit = uvce(
-            model, x, [log_term(net, bench.target.to(model.device))],
-            source=[captions.prompt(one) for one, _ in words],
-            target=[captions.prompt(one) for _, one in words],
-            words=words, settings=settings, seeds=bench.seeds().to(model.device), told=told,
+            model, ready.x, [class_term(net, bench.target)],
+            source=ready.source, words=pairs,
+            target=[replaced(s, pair) for s, pair in zip(ready.source, pairs, strict=True)],
+            settings=settings, seeds=bench.seeds().to(model.device), kept=kept, prepared=ready,
+            told=told,
         )  # fmt: skip
         start, images = _eight_bits(edit.start_images, net), _eight_bits(edit.images, net)
     masks = seen(edit.masks.float(), net.preprocess.size[0]).clamp(0, 1).cpu()
-    first = Made(
-        start, early.get("seconds", meter.seconds), early.get("rows", dict(meter.rows)), masks
-    )
+    first = Made(start, early["seconds"], early["rows"], masks)
     if not optimise:
         return {"prompt-to-prompt": first}
     return {
@@ -194,7 +201,9 @@ def make(bench: Bench, arms: Sequence[str], run: Run, say: Say) -> Iterator[tupl
     wanted = "diffusion" in arms
     jobs: dict[str, tuple[int, Callable[[Bench], Batch]]] = {}
     if wanted or "prompt-to-prompt" in arms:
-        jobs["uvce"] = (some, lambda part: uvce_arm(part, say, optimise=wanted))
+        kept, room = plan(_generator(bench), bench.uvce, whole, None)
+        work = partial(uvce_arm, say=say, optimise=wanted, kept=kept)
+        jobs["uvce"] = (bench.batch or room, work)
     if "pixel" in arms:
         jobs["pixel"] = (whole, lambda part: pixel_arm(part, part.classifier, "pixel"))
     if "pixel-robust" in arms and robust is not None:
@@ -220,17 +229,6 @@ def rows_at_a_time(model: LatentDiffusion) -> int:
     """Rows at a time through a generator: 256 of 32 pixels on a GPU, 8 elsewhere."""
     most = 256 if model.device.type == "cuda" else 8
     return max(1, int(most * min(1.0, (32 / model.side) ** 2)))
-
-
-def log_term(net: Classifier, column: Labels) -> Term:
-    """Log-confidences of a classifier after temperature, differentiable."""
-    warmth = temperature_of(net)
-
-    def table(x: Images) -> Float[Tensor, "b k"]:
-        logits: Tensor = net(x)
-        return (logits.float() / warmth).log_softmax(1)
-
-    return Term(table, column.to(net.mean.device), net.preprocess.size[0])
 
 
 def matched(net: Classifier, classes: Sequence[str], target: Labels) -> Labels:

@@ -10,12 +10,13 @@ from counterlens.explanations.dvce import dvce
 from counterlens.explanations.figure import Panel
 from counterlens.explanations.judges import EVIDENCE, NOISE, RULE, opinion, verdicts
 from counterlens.explanations.pixel import Counterfactuals, confidences, size_of
+from counterlens.explanations.uvce import class_term
 from counterlens.generators.cutouts import seen
 from counterlens.metrics.similarity import changed_pixels, smoothness
 from counterlens.runs import Number, atomic
 from counterlens.search import frozen
 from counterlens.types import Images, Labels
-from counterlens.workflows.evaluate_arms import log_term, matched, rows_at_a_time
+from counterlens.workflows.evaluate_arms import matched, rows_at_a_time
 from counterlens.workflows.explain_pixel import FIGURES, mean_of, share_of, table_rows
 from counterlens.workflows.generating import seed_of
 from counterlens.workflows.showing import Job, save_figure
@@ -81,7 +82,7 @@ def _found(job: Job) -> Counterfactuals:
 def _batch(job: Job, nets: list[Any], image: Labels, target: Labels) -> Images:
     assert job.editing is not None
     model, names = job.editing.model, job.classifier.classes
-    terms = [log_term(net, matched(net, names, target)) for net in nets]
+    terms = [class_term(net, matched(net, names, target)) for net in nets]
     seeds = torch.tensor(
         [
             seed_of("dvce", job.seed, job.pictures.ids[i], t)
