@@ -89,8 +89,8 @@ def short():
 def run(nets, data, generator, short, tmp_path_factory) -> Run:
     return evaluate(
         nets["plain"], [data], judge=[nets["one"], nets["two"]], robust=nets["robust"], targets=2,
-        generator=generator, updates=1, steps=3, limit=14, batch=32, out=tmp_path_factory.mktemp("r") / "run",
-        device="cpu", quiet=True,
+        generator=generator, updates=1, steps=3, limit=14, batch=32,
+        out=tmp_path_factory.mktemp("r") / "run", device="cpu", quiet=True,
     ).run  # fmt: skip
 
 
@@ -205,8 +205,8 @@ def test_a_stopped_run_goes_on_and_ends_the_same(
 
     asked_ = {
         "judge": [nets["one"], nets["two"]], "robust": nets["robust"], "targets": 2,
-        "generator": generator, "updates": 1, "steps": 3, "limit": 14, "batch": 32, "out": tmp_path / "again",
-        "device": "cpu", "quiet": True,
+        "generator": generator, "updates": 1, "steps": 3, "limit": 14, "batch": 32,
+        "out": tmp_path / "again", "device": "cpu", "quiet": True,
     }  # fmt: skip
     real = evaluate_arms.dvce_arm
 
@@ -226,6 +226,29 @@ def test_a_stopped_run_goes_on_and_ends_the_same(
     )
     assert first == second
     assert run.table("study") == again.table("study")
+
+
+def test_where_memory_is_short_batches_get_smaller_and_nothing_is_lost(
+    nets, data, tmp_path, monkeypatch
+):
+    from counterlens.workflows import evaluate_arms
+
+    real, sizes = evaluate_arms.pixel_arm, []
+
+    def tight(bench, guide, name):
+        sizes.append(len(bench.image))
+        if sizes[-1] > 3:
+            raise torch.OutOfMemoryError("no room")
+        return real(bench, guide, name)
+
+    asked_ = {"arm": ["pixel"], "steps": 2, "limit": 9, "device": "cpu", "quiet": True}
+    whole = evaluate(nets["plain"], [data], out=tmp_path / "whole", **asked_).run
+    monkeypatch.setattr(evaluate_arms, "pixel_arm", tight)
+    tried = evaluate(nets["plain"], [data], out=tmp_path / "tight", **asked_).run
+    assert max(sizes) > 3 and sizes[-1] <= 3
+    rows = [run.table("quality") for run in (whole, tried)]
+    assert [row["id"] for row in rows[0]] == [row["id"] for row in rows[1]]
+    assert [row["l2"] for row in rows[0]] == pytest.approx([row["l2"] for row in rows[1]], abs=1e-3)
 
 
 def test_pairs_are_sure_ones_and_sides_are_drawn():

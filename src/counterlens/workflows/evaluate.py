@@ -99,35 +99,40 @@ def evaluate(
     classifier, judges = nets[0], nets[1 : 1 + len(judge)]
     helper = nets[-1] if robust is not None else None
     arms, notes = choose_arms(arm, helper, generator)
-    drawn = any(one in GENERATED for one in arms)
     where = classifier.mean.device
+    drawn = any(one in GENERATED for one in arms)
     drawer = open_generator(generator, where, half=half) if drawn else None
     looks = load_lpips(lpips, device=where) if lpips else None
     pictures = open_pictures(images, classifier, limit=limit, seed=seed)
     pictures, probs, left = right_ones(classifier, pictures)
-    image, target = seeded_rows(pictures, probs, targets, seed)
-    size = classifier.preprocess.size
     checked: Norm = norm  # type: ignore[assignment]
+    chain = replace(UVCE.chain, updates=updates)
     bench = Bench(
-        classifier, helper, drawer, pictures, image, target, probs.argmax(1), checked,
-        radius or default_radii(checked, size)[3], steps, dvce.PAPER,
-        replace(UVCE, chain=replace(UVCE.chain, updates=updates)), batch, seed,
+        classifier, helper, drawer, pictures, *seeded_rows(pictures, probs, targets, seed),
+        probs.argmax(1), checked, radius or default_radii(checked, classifier.preprocess.size)[3],
+        steps, dvce.PAPER, replace(UVCE, chain=chain), batch, seed,
     )  # fmt: skip
-    folder = out or new_folder("explain", f"quality-{key_part(classifier.name)}")
-    run = Run.create(folder, "evaluate", asked, resume=resume)
-    run.note(
-        model=asked["model"], weights_hash=weights_hash(classifier), device=str(where), seed=seed,
-        temperature=temperature_of(classifier), data=f"{len(pictures)} pictures",
-        generator=drawer.name if drawer else None,
-    )  # fmt: skip
-    notes += [*left, *pictures.notes]
     pool, missing = _real(real, images, bench, judges, seed)
-    notes += missing
+    notes += [*left, *missing, *pictures.notes]
+    run = _run(out, asked, bench, resume)
     record(run, bench, make(bench, arms, run, say), judges, looks, pool)
     run.write_table("notes", [{"note": note} for note in notes])
     write_report(run, say)
     run.finish()
     return Explanation(run)
+
+
+def _run(out: Path | None, asked: Mapping[str, Any], bench: Bench, resume: bool) -> Run:
+    """The run and its manifest."""
+    net = bench.classifier
+    folder = out or new_folder("explain", f"quality-{key_part(net.name)}")
+    run = Run.create(folder, "evaluate", asked, resume=resume)
+    run.note(
+        model=asked["model"], weights_hash=weights_hash(net), device=str(net.mean.device),
+        seed=bench.seed, temperature=temperature_of(net), data=f"{len(bench.pictures)} pictures",
+        generator=bench.model.name if bench.model else None,
+    )  # fmt: skip
+    return run
 
 
 def choose_arms(

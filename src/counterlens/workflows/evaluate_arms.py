@@ -212,10 +212,7 @@ def make(bench: Bench, arms: Sequence[str], run: Run, say: Say) -> Iterator[tupl
         jobs["dvce"] = (some, lambda part: dvce_arm(part, say))
     for name, (size, work) in jobs.items():
         found: dict[str, list[Made]] = {}
-        for at in range(0, whole, size):
-            part = bench.only(torch.arange(at, min(at + size, whole)))
-            told = f"{name}: {at + 1}–{at + len(part.image)} of {whole} counterfactuals"
-            batch = _kept(run, f"{name}-{at}", partial(work, part), say, told)
+        for batch in _batches(bench, name, size, work, run, say):
             for arm, made in batch.items():
                 found.setdefault(arm, []).append(made)
         for arm, parts in found.items():
@@ -223,6 +220,27 @@ def make(bench: Bench, arms: Sequence[str], run: Run, say: Say) -> Iterator[tupl
             say(f"{arm}: {joined.seconds:.1f} s, {joined.seconds / whole:.3f} s each")
             if arm in arms:
                 yield arm, joined
+
+
+def _batches(
+    bench: Bench, name: str, size: int, work: Callable[[Bench], Batch], run: Run, say: Say
+) -> Iterator[Batch]:
+    """Batch after batch, smaller ones where memory is short; those there are not made again."""
+    at, whole = 0, len(bench.image)
+    while at < whole:
+        part = bench.only(torch.arange(at, min(at + size, whole)))
+        told = f"{name}: {at + 1}–{at + len(part.image)} of {whole} counterfactuals"
+        try:
+            batch = _kept(run, f"{name}-{at}", partial(work, part), say, told)
+        except torch.OutOfMemoryError:
+            if size == 1:
+                raise
+            size = max(1, min(size, whole) // 2)
+            say(f"out of memory: going on with {size} at a time; nothing is lost.")
+            torch.cuda.empty_cache()
+            continue
+        yield batch
+        at += len(next(iter(batch.values())).images)
 
 
 def rows_at_a_time(model: LatentDiffusion) -> int:
