@@ -20,7 +20,7 @@ import argparse
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,11 +44,13 @@ from counterlens.explanations.uvce import (
 )
 from counterlens.generators import latent
 from counterlens.generators.inversion import invert
+from counterlens.generators.memory import free_memory
 from counterlens.generators.words import replaced
 from counterlens.metrics.closeness import masked_l2
 from counterlens.metrics.intervals import mean_interval, newcombe_paired, wilson
 from counterlens.models import load
 from counterlens.search import frozen
+from counterlens.workflows.explain_diffusion import plan
 
 GUIDES = ("zoo:cifar10-plain-small", "zoo:cifar10-ratio-0.25")
 JUDGES = ("zoo:cifar10-plain-small", "zoo:cifar10-ratio-0.25", "zoo:cifar10-at-0.5")
@@ -90,6 +92,12 @@ class Study:
         self.path.write_text(json.dumps(self.results, indent=1, default=float))
         shown = {k: v for k, v in value.items() if k not in ("rows", "psnr")}
         self.say(f"{key}: {json.dumps(shown, default=float)}")
+
+    def memory(self) -> str | None:
+        """Half of what is free: classifiers keep their share of a batch, too."""
+        if self.given.memory or self.device.type == "cpu":
+            return str(self.given.memory or "4GB")
+        return str(free_memory(self.device) // 2)
 
     def late(self) -> bool:
         return time.monotonic() - self.began > 60 * self.given.minutes
@@ -231,40 +239,83 @@ def sweep(study: Study, x: torch.Tensor, prompts: Sequence[str]) -> None:
         study.settings = replace(study.settings, inner=study.given.inner, rate=study.given.rate)
 
 
+@dataclass(frozen=True)
+class Made:
+    """What came of some pictures."""
+
+    images: torch.Tensor
+    start_images: torch.Tensor
+    reconstruction: torch.Tensor
+    masks: torch.Tensor
+    schedule: tuple[tuple[float, float], ...]
+
+
 def edited(
-    study: Study, net: Classifier, rows: Sequence[int], targets: Sequence[int],
+    study: Study,
+    net: Classifier,
+    rows: Sequence[int],
+    targets: Sequence[int],
     settings: EditSettings,
-) -> tuple[Edit, float]:  # fmt: skip
-    """Counterfactuals of some pictures, all in one batch, and the seconds they took."""
+) -> tuple[Made, float]:
+    """Counterfactuals of some pictures, all at once where memory allows, and their seconds."""
+    study.prepared(rows)
+    began = time.monotonic()
+    kept, size = plan(study.model, settings, len(rows), study.memory())
+    study.say(f"{size} of {len(rows)} at a time, {kept} of {settings.chain.steps} steps kept")
+    parts: list[Edit] = []
+    at = 0
+    while at < len(rows):
+        part = slice(at, at + size)
+        try:
+            parts.append(_edited(study, net, rows[part], targets[part], settings, kept))
+        except torch.OutOfMemoryError:
+            if size == 1:
+                raise
+            torch.cuda.empty_cache()
+            size, kept = size // 2, 0
+            study.say(f"out of memory: {size} at a time")
+            continue
+        at += size
+    names = ("images", "start_images", "reconstruction", "masks")
+    joint = [torch.cat([getattr(one, name).cpu() for one in parts]) for name in names]
+    made = Made(*joint, tuple(s for one in parts for s in one.schedule))
+    return made, time.monotonic() - began
+
+
+def _edited(
+    study: Study,
+    net: Classifier,
+    rows: Sequence[int],
+    targets: Sequence[int],
+    settings: EditSettings,
+    kept: int | None,
+) -> Edit:
     ready = study.prepared(rows)
-    pairs = [
-        (study.words[study.labels[i]], study.words[t]) for i, t in zip(rows, targets, strict=True)
-    ]
+    labels = [int(study.labels[i]) for i in rows]
+    pairs = [(study.words[a], study.words[b]) for a, b in zip(labels, targets, strict=True)]
     source = [study.prompts[i] for i in rows]
     goal = [replaced(s, pair) for s, pair in zip(source, pairs, strict=True)]
     term = class_term(net, study.places(net)[torch.tensor(list(targets))])
-    began = time.monotonic()
 
     def told(k: int, look: Any) -> None:
         if k % 5 == 0:
             study.say(f"  update {k}: mean score {look.judged.mean().item():.3f}")
 
     with frozen(net):
-        found = uvce(
+        return uvce(
             study.model, ready.x, [term], source=source, target=goal, words=pairs,
             settings=settings, seeds=torch.tensor(list(rows), device=study.device) + 1000,
-            prepared=ready, told=told,
+            prepared=ready, told=told, kept=kept,
         )  # fmt: skip
-    return found, time.monotonic() - began
 
 
 def measured(
-    study: Study, spec: str, rows: Sequence[int], targets: Sequence[int], found: Edit
+    study: Study, spec: str, rows: Sequence[int], targets: Sequence[int], found: Made
 ) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     """All figures of one guide's edits, and the flags they come from."""
     net, x = study.net(spec), study.x[list(rows)]
     z, start = eight_bits(found.images), eight_bits(found.start_images)
-    outside = 1 - found.masks.cpu()
+    outside = 1 - found.masks
     want, at = torch.tensor(list(targets)), torch.arange(len(rows))
     probs, answer = study.answers(net, z)
     first, first_answer = study.answers(net, start)
@@ -365,7 +416,7 @@ def errors(study: Study) -> None:
 
 
 def sheet(
-    study: Study, spec: str, rows: Sequence[int], targets: Sequence[int], found: Edit,
+    study: Study, spec: str, rows: Sequence[int], targets: Sequence[int], found: Made,
     points: torch.Tensor | None, *, kind: str = "first",
 ) -> None:  # fmt: skip
     """Contact sheets: the first ones, and all that did not reach the target."""
@@ -473,6 +524,7 @@ def main() -> None:
     parser.add_argument("--sweep", action="append", default=[], metavar="INNER:RATE")
     parser.add_argument("--steps", type=int, default=200, help="of the pixel search")
     parser.add_argument("--minutes", type=float, default=9.0)
+    parser.add_argument("--memory", help="e.g. 60GB; default: half of what is free")
     parser.add_argument("--stage", default="inversion,guides,errors")
     parser.add_argument("--no-pixels", action="store_true")
     parser.add_argument("--tiny", action="store_true", help="shows on a CPU that stage 512 runs")

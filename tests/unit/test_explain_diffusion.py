@@ -30,7 +30,9 @@ def folder(tmp_path_factory):
     return folder
 
 
-def classifier(name="reds", channel=0, classes=("cat", "bridge"), side=TINY.side, bias=-4.0):
+def classifier(
+    name="reds", channel=0, classes=("cat", "bridge"), side=TINY.side, bias=-4.0, **more
+):
     """Sees the first class where one colour is strong."""
     net = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, len(classes)))
     with torch.no_grad():
@@ -38,7 +40,7 @@ def classifier(name="reds", channel=0, classes=("cat", "bridge"), side=TINY.side
         net[2].bias.zero_()
         net[2].weight[0, channel] = 8.0
         net[2].bias[0] = bias
-    built = Classifier(net, classes, preprocess=Preprocess((side, side)), name=name)
+    built = Classifier(net, classes, preprocess=Preprocess((side, side)), name=name, **more)
     return built.eval().requires_grad_(False)
 
 
@@ -165,6 +167,16 @@ def test_a_users_caption_and_mask_are_used(folder, pictures, tmp_path):
     assert row["goal"] == "a red bridge, on a wheel"
     shown = pixels(made, row["mask"])
     assert shown[0, 0, 8, 8] > 0.9 and shown[0, 0, 0, 0] < 0.1
+
+
+def test_two_texts_of_a_zero_shot_classifier_are_attributes(folder, pictures, tmp_path):
+    card = {"zero_shot": True, "templates": 1}
+    texts = classifier("texts", 0, ("a red cat", "a white cat"), card=card)
+    made = run(folder, pictures, tmp_path / "run", images=["a.png"], model=texts, updates=0)
+    (row,) = made.table("uvce")
+    assert row["kind"] == "attribute" and row["target"] == "a white cat"
+    assert row["caption"] == "a photograph of a red cat"
+    assert row["goal"] == "a photograph of a white cat"
 
 
 def test_bad_input_is_one_clear_line(folder, pictures, tmp_path):
