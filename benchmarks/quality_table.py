@@ -78,6 +78,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="auto")
+    parser.add_argument("--tf32", action="store_true", help="faster products on a GPU")
     parser.add_argument("--resume", action="store_true")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--run", type=Path, help="folder of the run; default: OUT/run")
@@ -85,6 +86,8 @@ def main() -> None:
     given.out.mkdir(parents=True, exist_ok=True)
     folder = given.run or given.out / "run"
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(124))
+    if given.tf32:
+        torch.set_float32_matmul_precision("high")
     began = time.perf_counter()
     try:
         evaluate(
