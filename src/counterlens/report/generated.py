@@ -11,7 +11,7 @@ from counterlens.runs.keys import Unit, show, show_interval
 TABLES = ("disagreements", "drawable", "real", "persistence")
 SHOWN = 8
 _MEANS = ("succeeded", "p_up", "p_down", "start_p_up", "start_p_down")
-_HIDDEN = ("image", "start", "nearest", "name")
+_HIDDEN = ("image", "start", "nearest", "name", "up", "down")
 
 
 def sections(run: Run) -> list[Section]:
@@ -105,8 +105,6 @@ def _real(run: Run) -> list[Section]:
         Gallery("Found images and their nearest real ones", pictures[:48], "nearest"),
     ]
     lead = "How often real images of the class show the error: one right, the other wrong."
-    if run.manifest.get("verdict"):
-        lead = f"{run.manifest['verdict']} {lead}"
     return [Section("real", "On real photographs", blocks, lead)]
 
 

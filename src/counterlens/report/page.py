@@ -123,6 +123,8 @@ def _notices(run: Run) -> list[Badge]:
     noted = run.manifest.get("notes")
     for name, lines in noted.items() if isinstance(noted, dict) else ():
         notices += [Badge(f"{name}: {line}") for line in lines]
+    if run.manifest.get("verdict"):
+        notices.insert(0, Badge(str(run.manifest["verdict"])))
     if "error" in run.manifest:
         notices.insert(0, Badge(f"This run ended with an error: {run.manifest['error']}", "bad"))
     return notices

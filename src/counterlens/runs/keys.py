@@ -152,6 +152,12 @@ _KNOWN: dict[str, tuple[str, Unit, Better, float | None]] = {
     "outdata.kept": ("Pictures that stay", "share", "", None),
     "outdata.removed": ("Pictures that went", "share", "", None),
     "outdata.auroc": ("AUROC of a linear model", "share", "down", None),
+    "cgn.test": ("Test accuracy", "share", "up", None),
+    "cgn.train": ("Training accuracy", "share", "", None),
+    "cgn.counterfactual": ("Accuracy on counterfactuals", "share", "up", None),
+    "cgn.iou": ("Overlap of heat map and digit", "share", "up", None),
+    "cgn.flips_object": ("Answers that a change of the object flips", "share", "", None),
+    "cgn.flips_background": ("Answers that a change of the ground flips", "share", "down", None),
     "compare.failures": ("Clear failures", "plain", "down", None),
     "screen.low_level_auroc": ("Told apart by low-level statistics", "share", "", None),
     "filter.accuracy": ("Accuracy of a filter on the pool", "share", "", None),
@@ -207,7 +213,7 @@ def subject_words(area: str, subject: str) -> str:
     """
     if area in ("disagree", "persist"):
         way, dash, other = subject.partition("-")
-        return f"{way} model raised{dash and f', {other} for the second'}"
+        return f"{way} raised{dash and f', with {other}'}"
     if area not in ("robust", "counterfactual"):
         return subject
     norm, _, radius = subject.partition("-")
