@@ -121,11 +121,9 @@ def _pictures(run: Run) -> Section | None:
     for row in run.table("gallery"):
         found = embed(run, row["image"])
         if found:
-            sharp = ";image-rendering:pixelated" if "figure" not in row["image"] else ""
-            label = escape(row["label"])
-            image = (
-                f'<img src="{found[0]}" alt="{label}" style="width:100%;max-width:46rem{sharp}">'
-            )
+            drawn = "figure" in row["image"]  # sheets of pixels are enlarged, drawings are not
+            style = "max-width:100%" if drawn else "width:100%;image-rendering:pixelated"
+            image = f'<img src="{found[0]}" alt="{escape(row["label"])}" style="{style}">'
             blocks.append(Figure(str(row["label"]), Markup(image)))
     return Section("pictures", "Pictures", blocks) if blocks else None
 

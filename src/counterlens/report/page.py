@@ -69,6 +69,8 @@ def _title(run: Run, manifest: Mapping[str, Any]) -> str:
     settings = manifest["settings"]
     if manifest["command"] == "compare":
         return f"{len(run.table('models'))} models compared"
+    if manifest["command"] == "outdata":
+        return str(manifest.get("data", "")).partition(" against ")[0] + ", cleaned"
     model = manifest.get("model") or settings.get("model") or settings.get("recipe")
     model = model.get("name") if isinstance(model, dict) else model
     return model_words(model) if isinstance(model, str) and model else run.folder.name
@@ -77,6 +79,10 @@ def _title(run: Run, manifest: Mapping[str, Any]) -> str:
 def _subtitle(manifest: Mapping[str, Any]) -> str:
     if manifest["command"] == "compare":
         return str(manifest.get("model", ""))
+    if manifest["command"] == "outdata":
+        inside = str(manifest.get("data", "")).partition(" against ")[2]
+        looked = manifest.get("model")
+        return f"against {inside}" + (f", as {looked} sees them" if looked else "")
     data = manifest.get("data") or manifest["settings"].get("data")
     return f"on {data}" if isinstance(data, str) and data else ""
 
