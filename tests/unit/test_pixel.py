@@ -16,6 +16,7 @@ from counterlens.ball import NORMS, Ball, row_seeds
 from counterlens.classifier import Classifier
 from counterlens.errors import InputError
 from counterlens.explanations.judges import EVIDENCE, NOISE, SHORT, opinion, verdicts
+from counterlens.explanations.kin import by_head, by_wordnet
 from counterlens.explanations.pixel import (
     confidences,
     counterfactuals,
@@ -219,6 +220,22 @@ def test_words_name_targets_per_image():
         ask("true", labels=(2, -1))
     with pytest.raises(InputError, match="no target"):
         ask()
+
+
+def test_kin_is_found_in_the_last_layer_and_in_wordnet():
+    net = nn.Sequential(nn.Flatten(), nn.Linear(3, 3))
+    with torch.no_grad():
+        net[1].weight.copy_(torch.tensor([[1.0, 0, 0], [0, 1.0, 0], [0.1, 5.0, 0]]))
+    names = ("tench", "Chihuahua", "Japanese spaniel")
+    model = Classifier(net, names, preprocess=Preprocess((1, 1)))
+    assert by_head(model) == (2, 2, 1) and by_wordnet(model) == (1, 2, 1)
+    probs = torch.tensor([[0.7, 0.2, 0.1]])
+    found = targets_of(
+        ["near:head"], names, probs, labels=[-1], ids=["x"], kin={"near:head": by_head(model)}
+    )
+    assert found == [[2]]
+    with pytest.raises(InputError, match="outside ImageNet"):
+        by_wordnet(Classifier(net, ("x", "y", "z"), preprocess=Preprocess((1, 1))))
 
 
 def test_verdicts_follow_the_rule(rng):

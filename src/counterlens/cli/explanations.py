@@ -36,7 +36,8 @@ def explain(
     target: Annotated[
         list[str],
         typer.Option(
-            help="Class by name or number, or true, predicted, near, all, random. May be repeated."
+            help="Class by name or number, or true, predicted, near, near:head, near:wordnet, all, "
+            "random. May be repeated."
         ),
     ] = [],
     judge: Annotated[

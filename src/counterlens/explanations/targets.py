@@ -2,7 +2,7 @@
 
 import difflib
 import hashlib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from counterlens.errors import InputError
 from counterlens.label_spaces import match_classes
@@ -47,6 +47,7 @@ def targets_of(
     labels: Sequence[int],
     ids: Sequence[str],
     seed: int = 0,
+    kin: Mapping[str, Sequence[int]] | None = None,
 ) -> list[list[int]]:
     """For each image the classes that the words ask for, without doubles, in order.
 
@@ -56,10 +57,12 @@ def targets_of(
         probs: what the model says of each image.
         labels: the true class of each image, −1 where unknown.
         ids: names of the images; an id draws the same random class for every model.
+        kin: further words, and for each class the one that they mean where it is predicted.
     """
+    kin = kin or {}
     if not words:
         raise InputError(f"no target came, expected a class or one of {', '.join(WORDS)}.")
-    named = {word: class_index(classes, word) for word in words if word not in WORDS}
+    named = {word: class_index(classes, word) for word in words if word not in (*WORDS, *kin)}
     found = []
     for row, label, name in zip(probs, labels, ids, strict=True):
         order = row.argsort(descending=True, stable=True).tolist()
@@ -76,6 +79,8 @@ def targets_of(
                 wanted.append(order[0])
             elif word == "near":
                 wanted.append(order[1])
+            elif word in kin:
+                wanted.append(kin[word][order[0]])
             elif word == "all":
                 wanted += range(len(classes))
             elif word == "random":

@@ -15,6 +15,7 @@ import torch
 from counterlens.ball import NORMS, Norm
 from counterlens.classifier import Classifier
 from counterlens.errors import InputError
+from counterlens.explanations.kin import KIN
 from counterlens.explanations.pixel import STEPS, confidences, rows_that_fit, temperature_of
 from counterlens.explanations.targets import targets_of
 from counterlens.explanations.uvce import UVCE
@@ -82,7 +83,8 @@ def explain(
     Args:
         model: a spec, a classifier, or the folder of an audit, whose worst mistakes are explained.
         images: files, arrays, SPEC#ID, SPEC#NUMBER, SPEC#FROM:TO, or a whole SPEC.
-        target: classes by name or number; true, predicted, near, all, random. Without one: near
+        target: classes by name or number; true, predicted, near (near:head, near:wordnet),
+            all, random. Without one: near
             for counterfactuals, predicted for maps, true and predicted for an audit's mistakes.
         judge: further classifiers that say whether they see the target too.
         radius: budgets; none: six, scaled to the size of the picture.
@@ -151,8 +153,9 @@ def explain(
     probs = ask(classifier, pictures)
     target = target or (("near",) if method in ("pixel", *GENERATED) else ("predicted",))
     targets = targets_of(
-        target, classifier.classes, probs, labels=pictures.labels, ids=pictures.ids, seed=seed
-    )
+        target, classifier.classes, probs, labels=pictures.labels, ids=pictures.ids, seed=seed,
+        kin={word: KIN[word](classifier) for word in target if word in KIN},
+    )  # fmt: skip
     if editing and method == "diffusion":
         editing = checked_cases(
             editing, classifier, tuple(opened[1:]), pictures, probs, targets, seed=seed
