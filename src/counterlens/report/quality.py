@@ -17,7 +17,7 @@ from counterlens.report.blocks import (
 )
 from counterlens.report.parts import embed, number_cell, plain_table
 from counterlens.runs import Number, Run
-from counterlens.runs.keys import meaning, metric_words, show
+from counterlens.runs.keys import meaning, metric_words, show, show_interval
 
 TABLES = ("quality", "study")
 GROUPS = (
@@ -49,13 +49,16 @@ def sections(run: Run) -> list[Section]:
 
 def _table(run: Run, arms: Sequence[str]) -> Section:
     found = {k: n for k, n in run.numbers.items() if meaning(k).area == "quality"}
-    shown = [*arms, *(["original"] if "quality.original.kid" in found else [])]
     guides = {str(row["method"]): str(row["guide"]) for row in run.table("quality")}
-    blocks = _matrix(found, "quality", shown, "Method by method", guides)
+    blocks = _matrix(found, "quality", arms, "Method by method", guides)
+    still = found.get("quality.original.kid")
+    if still is not None and still.value is not None:
+        ends = show_interval(still)
+        blocks.insert(1, Text(f"KID of the pictures unchanged: {show(still.value)} {ends}."))
     told = (
         "Every method turned the same pictures to the same targets. The guide is the model whose "
-        "answer was to change; truth is what classifiers say that took no part. “original”: the "
-        "pictures unchanged. Intervals are 95 %, over pictures."
+        "answer was to change; truth is what classifiers say that took no part. Intervals are "
+        "95 %, over pictures."
     )
     return Section("quality", "How good the counterfactuals are", blocks, told, "Quality")
 
@@ -156,8 +159,9 @@ def _strips(
     strips: list[Block] = []
     for number, ((name, target), found) in enumerate(list(groups.items())[:count], 1):
         first = next(iter(found.values()))
-        pictures = [_start(run, first), _mask(run, first)]
+        pictures = [_start(run, first)]
         pictures += [_made(run, found[arm]) for arm in arms if arm in found]
+        pictures.append(_mask(run, first))
         known = [picture for picture in pictures if picture is not None]
         told = f"{name}, {first['predicted']}"
         strips.append(Strip(f"towards {target}", told, known, f"{anchor}-{number}"))
