@@ -180,10 +180,10 @@ def main() -> None:
     opinions = Opinions(
         pool, (asked.model,), (tuple(range(classes)),), crops=False, batch=256, device="cpu"
     )
-    few = subset(pool, np.arange(asked.images // 20))
+    few = subset(pool, np.arange(min(asked.images, max(1024, asked.images // 20))))
     tried = {s: bare(few, asked.model, *s) for s in SETTINGS}
     best = max(tried, key=lambda s: tried[s])
-    some = subset(pool, np.arange(asked.images // 5))
+    some = subset(pool, np.arange(min(asked.images, max(2048, asked.images // 5))))
     before = bare(some, asked.model, *best)
     print({f"{t} threads, {w} loaders": round(rate) for (t, w), rate in tried.items()})
     there = passed(opinions, "ray", asked.shard, kill=True)

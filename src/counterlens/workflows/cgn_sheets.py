@@ -99,7 +99,9 @@ def show(
     settings = {"model": model, "count": count, "seed": seed}
     folder = out or new_folder("cgn-show", f"{card['set']}-{card['kind']}")
     run = Run.create(folder, "cgn show", settings, resume=resume)
-    told = " · ".join(dict.fromkeys(ROWS)) if card["kind"] == "cgn" else "samples"
+    counts = {name: ROWS.count(name) for name in ROWS}
+    lines = [name if n == 1 else f"{n} × {name}" for name, n in counts.items()]
+    told = f"from top to bottom {', '.join(lines)}" if card["kind"] == "cgn" else "samples"
     rows = [
         save_sheet(run, f"sheet-{i}", net, f"sheet {i + 1}: {told}", seed=seed + i)
         for i in range(count)
