@@ -8,7 +8,7 @@ from counterlens.report.parts import embed, number_matrix, plain_table
 from counterlens.runs import Run
 from counterlens.runs.keys import Unit, show, show_interval
 
-TABLES = ("disagreements", "drawable", "real", "persistence")
+TABLES = ("disagreements", "drawable", "real", "persistence", "gradients")
 SHOWN = 8
 _MEANS = ("succeeded", "p_up", "p_down", "start_p_up", "start_p_down")
 _HIDDEN = ("image", "start", "nearest", "name", "up", "down")
@@ -18,7 +18,7 @@ def sections(run: Run) -> list[Section]:
     """What can be drawn, what was found, and how often it happens."""
     rows = run.table("disagreements")
     if not rows:
-        return []
+        return _gradients(run)
     return [_found(run, rows), *_real(run), *_persistent(run), *_drawable(run)]
 
 
@@ -155,3 +155,35 @@ def _drawable(run: Run) -> list[Section]:
     ]
     lead = "Eight images of the prompt alone; agreement: in how many a classifier sees it."
     return [Section("drawable", "Can the generator draw it?", blocks, lead)]
+
+
+def _gradients(run: Run) -> list[Section]:
+    """Pictures, the things in them, and where gradients lie."""
+    rows = run.table("gradients")
+    if not rows:
+        return []
+    blocks: list[Block] = [
+        *(number_matrix(run.numbers, "gradient", caption="Means over all pictures",
+                        subject="Arm") or ())
+    ]  # fmt: skip
+    for number, name in enumerate(list(dict.fromkeys(row["id"] for row in rows))[:SHOWN], 1):
+        part = [row for row in rows if row["id"] == name]
+        shown = [("original", part[0], "picture"), ("mask", part[0], "the thing")]
+        shown += [("image", row, str(row["arm"])) for row in part]
+        pictures = []
+        for key, row, word in shown:
+            found = embed(run, row[key])
+            if found is not None:
+                value = row["area"] if key == "mask" else row["inside"]
+                line = show(value, "share") if key != "original" else str(row["class"])
+                alt = f"{name}, {word}: {line}"
+                pictures.append(Picture(found[0], alt, line, word, pixelated=found[1]))
+        blocks.append(Strip(str(name), f"towards {part[0]['class']}", pictures, f"grad-{number}"))
+    hidden = ("original", "mask", "image")
+    text = [{k: v for k, v in row.items() if k not in hidden} for row in rows]
+    blocks += plain_table("all pictures", text, drawn=False)
+    lead = (
+        "The gradient of the confidence by the pixels, white where it is strongest; below it the "
+        "share of its mass that lies on the thing. Below the mask: the thing's share of the area."
+    )
+    return [Section("gradients", "Where the gradient lies", blocks, lead)]

@@ -214,6 +214,8 @@ def subject_words(area: str, subject: str) -> str:
     if area in ("disagree", "persist"):
         way, dash, other = subject.partition("-")
         return f"{way} raised{dash and f', with {other}'}"
+    if area == "gradient":
+        return subject.replace("_", " ")
     if area not in ("robust", "counterfactual"):
         return subject
     norm, _, radius = subject.partition("-")
