@@ -44,11 +44,11 @@ from counterlens.workflows.neurons import neurons
 SWEEP = (  # noise of 0.05 alone fools a plain classifier at 32 pixels: try less
     "paper:",
     "quiet:sigma=0.01",
-    "quiet-rate4:sigma=0.01,text_rate=0.1,noise_rate=0.001",
-    "quiet-noise:sigma=0.01,text_rate=0.05,noise_rate=0.01",
-    "quiet-noclip:sigma=0.01,text_rate=0.05,noise_rate=0.005,clip=none",
-    "more:updates=40,sigma=0.01,text_rate=0.05,noise_rate=0.005",
-    "strong:updates=60,sigma=0.01,text_rate=0.1,noise_rate=0.02,clip=none",
+    "quiet-rate4:sigma=0.01,text_rate=0.1,noise_rate=0.005,clip=none",
+    "quiet-rate4-30:sigma=0.01,text_rate=0.1,noise_rate=0.005,clip=none,updates=30",
+    "less-rate4-30:sigma=0.02,text_rate=0.1,noise_rate=0.005,clip=none,updates=30",
+    "noise-rate4-30:sigma=0.05,text_rate=0.1,noise_rate=0.005,clip=none,updates=30",
+    "clipped:sigma=0.02,text_rate=0.1,noise_rate=0.005,updates=30",
 )
 
 
