@@ -22,25 +22,13 @@ from pathlib import Path
 
 import torch
 
-from counterlens.images import read, tile, write_png
 from counterlens.runs import Run
-from counterlens.workflows.evaluate import ARMS, evaluate
+from counterlens.workflows.evaluate import ARMS, draw, evaluate
 
 GUIDE, ROBUST = "zoo:cifar10-plain-small", "zoo:cifar10-ratio-0.25"
 JUDGES = ("zoo:cifar10-at-0.5", "zoo:cifar10-ratio-small")
 SHOWN = ("flipped", "sure", "agreed", "l2", "l2_outside", "lpips", "lpips_outside", "kid",
          "nearest", "changed", "seconds", "denoiser_passes")  # fmt: skip
-
-
-def sheet(run: Run, path: Path, count: int = 20) -> None:
-    """A row of pictures per method, the originals first."""
-    rows = run.table("quality")
-    arms = list(dict.fromkeys(row["method"] for row in rows))
-    lines = [[row for row in rows if row["method"] == arm][:count] for arm in arms]
-    files = [row["original"] for row in lines[0]]
-    files += [row["image"] for line in lines for row in line]
-    pixels = [torch.from_numpy(read(run.folder / f)).permute(2, 0, 1).float() / 255 for f in files]
-    write_png(path, tile(pixels, columns=len(lines[0])))
 
 
 def show(run: Run) -> None:
@@ -102,12 +90,11 @@ def main() -> None:
 
 
 def leave(run: Run, out: Path, seconds: float) -> None:
-    """What there is: the table, a sheet, the numbers, and each counterfactual's row."""
+    """What there is: the table, a figure, the numbers, and each counterfactual's row."""
     rows = run.table("quality")
     if not rows:
         return
     show(run)
-    sheet(run, out / "quality_sheet.png")
     facts = {
         "done": run.done, "settings": run.manifest["settings"], "seconds": round(seconds, 1),
         "torch": torch.__version__,
@@ -116,6 +103,9 @@ def leave(run: Run, out: Path, seconds: float) -> None:
     }  # fmt: skip
     (out / "quality_table.json").write_text(json.dumps(facts, indent=1, ensure_ascii=False))
     shutil.copy(run.folder / "tables" / "quality.jsonl", out / "quality_rows.jsonl")
+    arms = list(dict.fromkeys(row["method"] for row in rows))
+    draw(run, rows, [arm for arm in ARMS if arm in arms])
+    shutil.copy(run.folder / "images" / "figure-000.png", out / "quality_figure.png")
     print(f"{seconds:.0f} s in all")
 
 

@@ -20,10 +20,11 @@ from counterlens.ball import NORMS, Norm
 from counterlens.classifier import Classifier
 from counterlens.errors import InputError
 from counterlens.explanations import dvce
+from counterlens.explanations.figure import Panel
 from counterlens.explanations.pixel import STEPS, default_radii, temperature_of
 from counterlens.explanations.targets import seeded
 from counterlens.explanations.uvce import UVCE
-from counterlens.images import SUFFIXES
+from counterlens.images import SUFFIXES, read
 from counterlens.models.lpips import Lpips
 from counterlens.models.lpips import load as load_lpips
 from counterlens.models.weights import weights_hash
@@ -35,7 +36,7 @@ from counterlens.workflows.evaluate_real import Real, open_real
 from counterlens.workflows.explain import ask, load_all, parse_radius
 from counterlens.workflows.generating import open_generator
 from counterlens.workflows.inputs import Given, Pictures, open_pictures
-from counterlens.workflows.showing import Explanation, save
+from counterlens.workflows.showing import Explanation, save, save_figure
 from counterlens.workflows.telling import teller, write_report
 
 ARMS = ("pixel", "pixel-robust", "dvce", "prompt-to-prompt", "diffusion")
@@ -43,6 +44,8 @@ GENERATED = ("dvce", "prompt-to-prompt", "diffusion")
 PAIRS = 30
 """Pairs for a user study, as many as the paper showed."""
 SURE = 0.8
+FIGURE = 12
+"""Rows of the figure."""
 
 
 def evaluate(
@@ -222,7 +225,27 @@ def record(
     last = order[-1]
     for arm in order[:-1]:
         run.add_numbers(gaps(bench, (last, found[last]), (arm, found[arm])))
-    run.write_table("study", study_pairs(run.table("quality"), order, seed=bench.seed))
+    table = run.table("quality")
+    run.write_table("study", study_pairs(table, order, seed=bench.seed))
+    draw(run, table, order)
+
+
+def draw(run: Run, rows: Sequence[Mapping[str, Any]], arms: Sequence[str]) -> None:
+    """A figure of the first counterfactuals, none chosen: a column per method."""
+    first = [row for row in rows if row["method"] == arms[0]][:FIGURE]
+    grid, sides = [], []
+    for k, row in enumerate(first):
+        line = [Panel(read(run.folder / row["original"]), f"{row['target']} {row['before']:.2f}")]
+        for arm in arms:
+            made = [other for other in rows if other["method"] == arm][k]
+            others = [said for who, said in made["answers"].items() if who != made["guide"]]
+            caption = f"{made['target']} {made['confidence']:.2f}\n{', '.join(others)[:24]}"
+            tone: Any = "good" if made.get("agreed") else "bad" if others else ""
+            line.append(Panel(read(run.folder / made["image"]), caption, tone))
+        grid.append(line)
+        sides.append(f"{row['predicted'][:10]} →\n{row['target'][:12]}")
+    title = "below: the guide's confidence in the target, what the others answer"
+    save_figure(run, "figure-000", grid, heads=["original", *arms], sides=sides, title=title)
 
 
 def _saved(run: Run, folder: str, names: Sequence[str], images: Images) -> list[Any]:
