@@ -146,13 +146,15 @@ def test_a_mistaken_picture_is_turned_to_what_it_shows_without_other_words(folde
         write_png(tmp_path / "data" / "cat" / f"{i}.png", torch.full((3, 16, 16), 0.1 + 0.1 * i))
     write_png(tmp_path / "data" / "bridge" / "0.png", torch.full((3, 16, 16), 0.2))
     made = explain(
-        classifier(), [f"{tmp_path / 'data'}#cat/0.png"], target=["true"], method="diffusion",
+        classifier(), [f"{tmp_path / 'data'}#cat/0.png"], target=["true", "predicted"],
+        method="diffusion",
         generator=str(folder), steps=4, updates=1, out=tmp_path / "run", device="cpu", quiet=True,
     ).run  # fmt: skip
-    (row,) = made.table("uvce")
+    row, further = made.table("uvce")
+    assert further["kind"] == "class" and further["goal"] == "a photograph of a bridge"
     assert row["kind"] == "error" and row["caption"] == row["goal"] == "a photograph of a cat"
     assert (row["inject"], row["blend"]) == (0.0, 0.3)
-    assert "uvce_error.reds.reached" in made.numbers and "uvce.reds.reached" not in made.numbers
+    assert made.numbers["uvce_error.reds.reached"].n == made.numbers["uvce.reds.reached"].n == 1
 
 
 def test_a_users_caption_and_mask_are_used(folder, pictures, tmp_path):

@@ -102,7 +102,8 @@ def cases_of(
 ) -> tuple[list[Case], list[str]]:
     """All cases with their captions, and notes on those that ask for nothing.
 
-    A picture shows its label where that is known, and what the classifier says otherwise.
+    A picture shows its label where that is known, and what the classifier says otherwise. Of a
+    mistaken one the answer may be asked for: then it is turned to what it was taken for.
     """
     written, classes = editing.captions, classifier.classes
     cases: list[Case] = []
@@ -111,7 +112,7 @@ def cases_of(
         answer, label = int(probs[i].argmax()), pictures.labels[i]
         shown = label if label >= 0 else answer
         for target in wanted:
-            if target == answer:
+            if target == answer == shown:
                 notes.append(f"{name} is left out: {classes[target]} is already "
                              "the answer.")  # fmt: skip
                 continue
