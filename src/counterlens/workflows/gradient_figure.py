@@ -27,7 +27,7 @@ from counterlens.explanations.targets import class_named
 from counterlens.generators.ascent import COUNTERFACTUAL, Term, begin
 from counterlens.generators.attention import Watch
 from counterlens.generators.ddim import ddim
-from counterlens.generators.words import tokens_of
+from counterlens.generators.words import carriers
 from counterlens.images import ImageSet, prepare
 from counterlens.metrics.intervals import mean_interval
 from counterlens.models import load
@@ -139,7 +139,7 @@ def _drawn(net: Classifier, generator: str | None, count: int, seed: int, say: S
         given = begin(model, part, seeds, steps=chain.steps)
         watch = Watch(model, len(part), -(-chain.steps // 2), torch.device("cpu"))
         end = ddim(model, given.z, given.cond, given.null, guidance=chain.guidance, around=watch)
-        tokens = [tokens_of(model, p, w) for p, w in zip(part, words[a : a + 16], strict=True)]
+        tokens = [carriers(model, p, w) for p, w in zip(part, words[a : a + 16], strict=True)]
         heat = attention_masks.attended(
             attention_masks.averaged(watch.maps, steps=chain.steps), tokens
         )
