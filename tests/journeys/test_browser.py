@@ -74,10 +74,12 @@ def browser() -> Iterator[Any]:
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     root = tmp_path_factory.mktemp("browser")
-    plain, ratio = (
-        audit_run(root / "plain"),
-        audit_run(root / "ratio", model="zoo:ratio", robust=0.6),
-    )
+    plain = audit_run(root / "plain", finish=False)
+    ratio = audit_run(root / "ratio", model="zoo:ratio", robust=0.6, finish=False)
+    for run, size, training in ((plain, 1_480_000, "plain"), (ratio, 1_500_000, "ratio l2 0.25")):
+        kind = {"family": "resnet", "attention": "none", "training": training}
+        run.note(about={"parameters": size, **kind})
+        run.finish()
     both = compare([plain.folder, ratio.folder], out=root / "both")
     explained = explain_run(root / "explained")
     return {
