@@ -152,7 +152,7 @@ def passed(asked: Opinions, on: str, size: int, kill: bool) -> dict[str, object]
         "workers": memory.most,
         "killed": bool(killed),
         "driver_mib": memory.tenths(memory.driver),
-        "worker_mib": memory.tenths(memory.workers),
+        "worker_mib": memory.tenths(memory.workers) if on == "ray" else [],
         "table": table,
     }
 
