@@ -160,8 +160,11 @@ def overlay(x: Images, mask: Mask) -> Images:
 
 
 def normalised(found: Mapping[str, Float[Tensor, "q q"]]) -> dict[str, Float[Tensor, "q q"]]:
-    """Each word's map divided by its largest value."""
-    return {word: one / one.max().clamp_min(1e-12) for word, one in found.items()}
+    """Each word's map, scaled from its least to its largest value."""
+    return {
+        word: (one - one.min()) / (one.max() - one.min()).clamp_min(1e-12)
+        for word, one in found.items()
+    }
 
 
 def _pixels(share: float, side: int) -> int:

@@ -109,7 +109,7 @@ class Prepared:
         source: their captions.
         inversion: inputs that make them again.
         maps: their attention.
-        words: for each image each word's map, largest value 1.
+        words: for each image each word's map, scaled to [0, 1].
         masks: soft, 1 on the thing.
     """
 

@@ -96,7 +96,10 @@ def _case(run: Run, rows: Sequence[Mapping[str, Any]], name: str) -> list[Block]
     ]
     shown = [p for p in words if p]
     if shown:
-        note = "Where the generator looks at each word of the caption; brightest is most."
+        note = (
+            "Where the generator looks at each word of the caption; brightest is most. (end): the "
+            "end of the text, where a small generator may keep all of it."
+        )
         blocks.append(Gallery("Attention", shown, f"words-{name}", note))
     return blocks
 
