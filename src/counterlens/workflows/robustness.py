@@ -241,12 +241,13 @@ def worst_ood(
         ball,
         steps=2 * STEPS,
         restarts=RESTARTS,
-        settings=replace(settings, state=None, seed=asked.seed + 1, budget=None, progress=None),
+        settings=replace(settings, state=None, seed=asked.seed + 1, progress=None),
     )
     logits, better = (
         model_logits(model, points, classifier) for points in (found.points, probed.points)
     )
-    trust = _trust(in_logits, logits[:_PROBED], better, found.complete, temperature)
+    ended = (found.complete, probed.complete)
+    trust = _trust(in_logits, logits[:_PROBED], better, ended, temperature)
     text = f"{protocol.text}; worst case within {ball_text}, APGD {STEPS} × {RESTARTS}, upper bound"
     numbers = metrics.ood_numbers(
         in_logits,
@@ -277,9 +278,17 @@ def model_logits(
 
 
 def _trust(
-    in_logits: Tensor, first: Tensor, second: Tensor, complete: bool, temperature: float
+    in_logits: Tensor,
+    first: Tensor,
+    second: Tensor,
+    ended: tuple[bool, bool],
+    temperature: float,
 ) -> dict[str, Any]:
-    """Whether twice the steps move the AUROC of the probed points."""
+    """Whether twice the steps move the AUROC of the probed points.
+
+    Args:
+        ended: whether the search, and the probe of it, came to their ends within the budget.
+    """
     known = metrics.answers(in_logits, temperature=temperature).score
     one = metrics.answers(first, temperature=temperature).score
     two = torch.maximum(one, metrics.answers(second, temperature=temperature).score)
@@ -289,8 +298,12 @@ def _trust(
         f"twice the steps and other restarts lower the AUROC of {len(one)} points by {move:.4f}"
     )
     flags = [{"name": "more-steps", "status": status, "value": move, "detail": detail}]
-    if not complete:
-        detail = "the budget ended first; the true worst case is worse"
+    if not all(ended):
+        detail = (
+            "the budget ended before the probe of twice the steps did"
+            if ended[0]
+            else "the budget ended first; the true worst case is worse"
+        )
         flags.append({"name": "complete", "status": "weak", "value": 0.0, "detail": detail})
     reasons = [flag["detail"] for flag in flags if flag["status"] != "ok"]
     return {"verdict": "weak" if reasons else "trusted", "reasons": reasons, "flags": flags}
