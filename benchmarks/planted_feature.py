@@ -21,6 +21,7 @@ import argparse
 import json
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -36,7 +37,7 @@ from counterlens.explanations.cam import feature_heat, overlay
 from counterlens.explanations.directions import Direction, driven, logits_of
 from counterlens.explanations.feature_attack import feature_attack
 from counterlens.explanations.npca import neural_pca
-from counterlens.explanations.uvce import prepare, uvce
+from counterlens.explanations.uvce import EditSettings, Prepared, prepare, uvce
 from counterlens.generators import latent
 from counterlens.images import tile, write_png
 from counterlens.metrics.intervals import mean_interval, wilson
@@ -50,6 +51,8 @@ from counterlens.workflows.neurons_spurious import FINE, Asked, ask, features_of
 from counterlens.workflows.neurons_study import marking
 from counterlens.workflows.object_masks import LEAST, MOST, Masks
 
+Keep = Callable[[str, str, object], None]
+"""Takes arm, name and value of a result, and writes all results so far."""
 BASE, FRESH = "zoo:cifar10-plain-small", ("layer3", "layer4", "linear")
 CLASS, SIZE, RATE = "cat", 8, 0.9
 COLOUR = torch.tensor([0.95, 0.85, 0.10]).view(3, 1, 1)
@@ -255,21 +258,28 @@ def moved(before: Tensor, after: Tensor) -> dict[str, object]:
     }
 
 
-def by_generator(
-    model: Classifier, generator: latent.LatentDiffusion, direction: Direction, x: Tensor,
-    y: Tensor, updates: int, sign: float,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Images with the component raised or lowered, the thing kept; and the masks."""
+def invert(
+    model: Classifier, generator: latent.LatentDiffusion, x: Tensor, y: Tensor
+) -> tuple[Prepared, list[str]]:
+    """Inversion, attention and masks of images; they depend on no classifier."""
     words = [captions.word(model.classes[int(k)]) for k in y]
-    prompts = [captions.prompt(word) for word in words]
-    settings = replace(EDIT, chain=replace(EDIT.chain, updates=updates))
-    ready = prepare(generator, x, prompts, words, settings=settings)
+    return prepare(generator, x, [captions.prompt(w) for w in words], words, settings=EDIT), words
+
+
+def by_generator(
+    model: Classifier, generator: latent.LatentDiffusion, direction: Direction,
+    ready: tuple[Prepared, list[str]], sign: float, settings: EditSettings,
+) -> Tensor:  # fmt: skip
+    """Images with the component raised or lowered, the thing kept."""
+    prepared, words = ready
+    source = list(prepared.source)
     found = uvce(
-        generator, ready.x, [direction_term(model, direction, sign, len(x))], source=prompts,
-        target=prompts, words=[(word, word) for word in words], keep="object", settings=settings,
-        seeds=torch.arange(len(x), device=generator.device), prepared=ready,
+        generator, prepared.x, [direction_term(model, direction, sign, len(source))],
+        source=source, target=source, words=[(word, word) for word in words], keep="object",
+        settings=settings, seeds=torch.arange(len(source), device=generator.device),
+        prepared=prepared,
     )  # fmt: skip
-    return found.images.cpu(), ready.masks.cpu()
+    return found.images.cpu()
 
 
 def main() -> int:
@@ -286,6 +296,7 @@ def main() -> int:
     parser.add_argument("--rate", type=float, default=0.05)
     parser.add_argument("--count", type=int, default=32, help="counterfactuals")
     parser.add_argument("--updates", type=int, default=EDIT.chain.updates)
+    parser.add_argument("--longer", type=int, default=50, help="updates of a second arm; 0: none")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     study(options)
@@ -338,46 +349,68 @@ def study(options: argparse.Namespace) -> None:
         keep(arm, "raised in pixel space", moved(clean[rows], made))
         changed[f"{arm}, pixels"] = made
     if generator is not None:
+        generated(models, generator, directions, clean, labels, rows, options, keep, changed)
+    figure(changed, options.out / "planted-counterfactuals.png")
+    print("rows of the figure:", "; ".join(changed))
+
+
+def generated(
+    models: dict[str, Classifier], generator: latent.LatentDiffusion,
+    directions: dict[str, Direction], clean: Tensor, labels: Tensor, rows: Tensor,
+    options: argparse.Namespace, keep: Keep, changed: dict[str, Tensor],
+) -> None:  # fmt: skip
+    """Counterfactuals by a generator, at the paper's settings and with more and larger steps."""
+    target = models["planted"].classes.index(CLASS)
+    start = clean[rows]
+    ready = invert(models["planted"], generator, start, labels[rows])
+    print("inverted", flush=True)
+    changed["kept"] = ready[0].masks.cpu().expand(-1, 3, -1, -1)
+    longer = replace(EDIT.chain, updates=options.longer, text_rate=0.03, noise_rate=0.01)
+    ways = {"generator": replace(EDIT, chain=replace(EDIT.chain, updates=options.updates))}
+    if options.longer:
+        ways["generator, longer"] = replace(EDIT, chain=longer)
+    for way, settings in ways.items():
         for arm, model in models.items():
-            made, held = by_generator(
-                model, generator, directions[arm], clean[rows], labels[rows], options.updates, 1.0
-            )
-            changed.setdefault("kept", held.expand(-1, 3, -1, -1))
-            keep(arm, "raised by a generator", {
-                **moved(clean[rows], made),
+            direction = directions[arm]
+            made = by_generator(model, generator, direction, ready, 1.0, settings)
+            keep(arm, f"raised by a {way}", {
+                **moved(start, made),
+                "updates": settings.chain.updates,
                 "answer_is_class": share(answers(model, made) == target),
-                "value_before": mean(directions[arm].values(activations(model, clean[rows]))),
-                "value_after": mean(directions[arm].values(activations(model, made))),
+                "value_before": mean(direction.values(activations(model, start))),
+                "value_after": mean(direction.values(activations(model, made))),
             })  # fmt: skip
-            changed[f"{arm}, generator"] = made
-        lowered(models, generator, directions, clean, labels, options, keep, changed)
-        gain = towards(clean[rows], changed["planted, generator"]) - towards(
-            clean[rows], changed["control, generator"]
+            changed[f"{arm}, {way}"] = made
+            figure(changed, options.out / "planted-counterfactuals.png")
+        gain = towards(start, changed[f"planted, {way}"]) - towards(
+            start, changed[f"control, {way}"]
         )
-        keep("planted", "generator, towards the patch, less control (paired)", mean(gain))
-    columns = {k: v for k, v in changed.items() if k not in ("patched", "lowered")}
-    figure(columns, options.out / "planted-counterfactuals.png")
-    print(", ".join(columns))
+        keep("planted", f"{way}: towards the patch, less control (paired)", mean(gain))
+    lowered(models, generator, directions, clean, labels, options, keep, list(ways.values())[-1])
 
 
 def lowered(
     models: dict[str, Classifier], generator: latent.LatentDiffusion,
     directions: dict[str, Direction], clean: Tensor, labels: Tensor, options: argparse.Namespace,
-    keep: object, changed: dict[str, Tensor],
+    keep: Keep, settings: EditSettings,
 ) -> None:  # fmt: skip
     """Images of the class with the patch: does it go when the component is lowered?"""
     target = models["planted"].classes.index(CLASS)
-    rows = torch.nonzero(labels == target).flatten()[: max(8, options.count // 2)]
+    rows = torch.nonzero(labels == target).flatten()[: max(2, options.count // 2)]
     start = patched(clean[rows])
+    ready = invert(models["planted"], generator, start, labels[rows])
+    down, across = CORNERS["upper left"]
+    again = ready[0].inversion.images.cpu()
+    shown = {"patched": start, "made again": again}
     for arm, model in models.items():
-        made, _ = by_generator(
-            model, generator, directions[arm], start, labels[rows], options.updates, -1.0
-        )
-        down, across = CORNERS["upper left"]
-        gone = (made[:, :, down, across] - COLOUR).abs().mean((1, 2, 3))
-        keep(arm, "patch lowered: distance of the corner to the patch", mean(gone))  # type: ignore[operator]
-        changed["patched"], changed["lowered"] = start, made
-        figure({"patched": start, "lowered": made}, options.out / f"{arm}-lowered.png")
+        made = by_generator(model, generator, directions[arm], ready, -1.0, settings)
+        shown[arm] = made
+        gaps = {
+            word: mean((x[:, :, down, across] - COLOUR).abs().mean((1, 2, 3)))
+            for word, x in (("made_again", again), ("lowered", made))
+        }
+        keep(arm, "lowered where the patch is: distance of the corner to it", gaps)
+        figure(shown, options.out / "planted-lowered.png")
 
 
 def _trained(
