@@ -13,6 +13,7 @@ from counterlens.classifier import Classifier
 from counterlens.errors import InputError
 from counterlens.generators import latent
 from counterlens.images import read, write_png
+from counterlens.models.salient import load_salient
 from counterlens.types import Preprocess
 from counterlens.workflows import explain_diffusion as workflow
 from counterlens.workflows.explain import explain
@@ -169,6 +170,31 @@ def test_a_users_caption_and_mask_are_used(folder, pictures, tmp_path):
     assert row["goal"] == "a red bridge, on a wheel"
     shown = pixels(made, row["mask"])
     assert shown[0, 0, 8, 8] > 0.9 and shown[0, 0, 0, 0] < 0.1
+
+
+def test_a_segmenter_in_a_file_marks_what_stands_out(folder, pictures, tmp_path):
+    """A network of one layer that says how red a pixel is, in the form of U²-Net."""
+    onnx = pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    helper, kind = onnx.helper, onnx.TensorProto.FLOAT
+    weight = helper.make_tensor("w", kind, [1, 3, 1, 1], [1.0, 0.0, 0.0])
+    graph = helper.make_graph(
+        [helper.make_node("Conv", ["x", "w"], ["y"])], "red",
+        [helper.make_tensor_value_info("x", kind, [1, 3, 16, 16])],
+        [helper.make_tensor_value_info("y", kind, [1, 1, 16, 16])], [weight],
+    )  # fmt: skip
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    onnx.save(model, tmp_path / "red.onnx")
+    x = torch.full((3, 16, 16), 0.2)
+    x[0, :, 8:] = 0.9
+    write_png(tmp_path / "half.png", x)
+    made = run(folder, tmp_path, tmp_path / "run", images=["half.png"], target=["bridge"],
+               mask=[str(tmp_path / "red.onnx")], updates=0)  # fmt: skip
+    shown = pixels(made, made.table("uvce")[0]["mask"])[0, 0]
+    assert shown[:, 11:].min() > 0.9 and shown[:, :5].max() < 0.1
+    (tmp_path / "bad.onnx").write_bytes(b"no network")
+    with pytest.raises(InputError, match="cannot be opened as a segmenter"):
+        load_salient(tmp_path / "bad.onnx")
 
 
 def test_two_texts_of_a_zero_shot_classifier_are_attributes(folder, pictures, tmp_path):

@@ -72,7 +72,9 @@ def explain(
     ] = None,
     mask: Annotated[
         list[str],
-        typer.Option(help="With diffusion: picture file, white on the thing that may change."),
+        typer.Option(
+            help="With diffusion: picture, white on the thing that may change; or U2-Net as .onnx."
+        ),
     ] = [],
     updates: Annotated[int, typer.Option(help="With diffusion: updates of the search.")] = 20,
     guidance: Annotated[

@@ -15,6 +15,7 @@ from counterlens.explanations.targets import class_named
 from counterlens.explanations.uvce import UVCE
 from counterlens.generators.words import replaced
 from counterlens.models.captioner import load_captioner
+from counterlens.models.salient import load_salient
 from counterlens.runs import key_part
 from counterlens.types import Preprocess, Probs
 from counterlens.workflows.generating import open_generator, seed_of
@@ -87,7 +88,7 @@ def checked(
     cases, _ = cases_of(ready, classifier, pictures, probs, targets, seed=seed)
     for judge in judges:
         places_of(judge, classifier, cases)
-    read_masks(ready, len(pictures))
+    read_masks(ready, pictures)
     return ready
 
 
@@ -162,18 +163,27 @@ def places_of(guide: Classifier, classifier: Classifier, cases: Sequence[Case]) 
     return found
 
 
-def read_masks(editing: Editing, count: int) -> Mask | None:
-    """The user's masks: one for all pictures, or one for each."""
+def read_masks(editing: Editing, pictures: Pictures) -> Mask | None:
+    """The user's masks: one for all pictures, one for each, or a segmenter that makes them."""
     if not editing.masks:
         return None
+    count = len(pictures)
     if len(editing.masks) not in (1, count):
         raise InputError(f"{len(editing.masks)} masks for {count} pictures, expected 1 or {count}.")
+    missing = [name for name in editing.masks if not Path(name).is_file()]
+    if missing:
+        raise InputError(
+            f"no mask {missing[0]}: there is no such file. Expected a picture, white on the thing "
+            "and black elsewhere, or a segmenter as .onnx."
+        )
+    if editing.masks[0].endswith(".onnx"):
+        made = (load_salient(editing.masks[0])(pictures.x) > 0.5).float()
+        for one, name in zip(made, pictures.ids, strict=True):
+            check_mask(one[None], images=1, name=f"the segmenter's mask of {name}")
+        return softened(made)
     side = editing.model.side
     found = []
     for name in editing.masks:
-        if not Path(name).is_file():
-            raise InputError(f"no mask {name}: there is no such file. Expected a picture, white on "
-                             "the thing and black elsewhere.")  # fmt: skip
         ready = images.prepare(images.read(name), Preprocess((side, side), 1.0, "bilinear"))
         mask = torch.from_numpy(ready).float().mean(0)[None, None] / 255
         check_mask(mask, images=1, name=str(name))

@@ -55,7 +55,7 @@ def explain_diffusion(job: Job) -> dict[str, Number]:
     )
     guides = (job.classifier, *job.judges)
     places = [places_of(guide, job.classifier, cases) for guide in guides]
-    masks = read_masks(editing, len(job.pictures))
+    masks = read_masks(editing, job.pictures)
     for kind in ("error", "other"):
         some = [i for i, case in enumerate(cases) if (case.kind == "error") == (kind == "error")]
         if some:

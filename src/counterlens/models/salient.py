@@ -1,0 +1,59 @@
+"""A network that marks what stands out in a picture: U²-Net and its kind, as an ONNX file.
+
+Paper: Qin et al. 2020 (u2net2020). The file is the user's; small ones of 5 MB lie in packages that
+       remove backgrounds.
+Differs: nothing; input and output are scaled as its authors do.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from counterlens.errors import InputError, MissingExtra
+from counterlens.generators.cutouts import seen
+from counterlens.types import Images
+
+Salient = Callable[[Images], Float[Tensor, "b 1 h w"]]
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+def load_salient(path: str | Path) -> Salient:
+    """Open the file; what comes back turns images into soft masks of their size."""
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise MissingExtra(
+            "a segmenter needs onnxruntime. Install it: pip install 'counterlens[segment]'."
+        ) from error
+    try:
+        session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+        given = session.get_inputs()[0]
+        side = int(given.shape[2])
+    except Exception as error:
+        reason = str(error).strip().splitlines()[0][:160]
+        raise InputError(f"{path} cannot be opened as a segmenter: {reason}") from error
+    if len(given.shape) != 4 or given.shape[1] != 3:
+        raise InputError(f"{path} takes {given.shape}, expected (batch, 3, side, side) as U²-Net.")
+
+    def masks(x: Images) -> Float[Tensor, "b 1 h w"]:
+        found = [_mask(session, given.name, side, one[None].cpu()) for one in x]
+        return torch.cat(found)
+
+    return masks
+
+
+def _mask(session: object, name: str, side: int, x: Images) -> Float[Tensor, "1 1 h w"]:
+    ready = seen(x, side)
+    ready = ready / ready.max().clamp_min(1e-6)
+    mean, std = (torch.tensor(values).view(1, 3, 1, 1) for values in (MEAN, STD))
+    rows = ((ready - mean) / std).numpy().astype(np.float32)
+    said = torch.from_numpy(session.run(None, {name: rows})[0])[:, :1]  # type: ignore[attr-defined]
+    low, high = said.aminmax()
+    scaled = (said - low) / (high - low).clamp_min(1e-6)
+    return torch.nn.functional.interpolate(
+        scaled, x.shape[2:], mode="bilinear", antialias=True, align_corners=False
+    )
