@@ -44,7 +44,7 @@ from counterlens.metrics.intervals import mean_interval, wilson
 from counterlens.models import load
 from counterlens.models.parts import cam_layer, head
 from counterlens.workflows.neurons_data import Known
-from counterlens.workflows.neurons_edits import EDIT, direction_term
+from counterlens.workflows.neurons_edits import AT_32, EDIT, direction_term
 from counterlens.workflows.neurons_npca import components
 from counterlens.workflows.neurons_scan import activations
 from counterlens.workflows.neurons_spurious import FINE, Asked, ask, features_of_classes, judge
@@ -296,7 +296,7 @@ def main() -> int:
     parser.add_argument("--rate", type=float, default=0.05)
     parser.add_argument("--count", type=int, default=32, help="counterfactuals")
     parser.add_argument("--updates", type=int, default=EDIT.chain.updates)
-    parser.add_argument("--longer", type=int, default=50, help="updates of a second arm; 0: none")
+    parser.add_argument("--longer", type=int, default=50, help="updates at steps for 32 px")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     study(options)
@@ -359,16 +359,19 @@ def generated(
     directions: dict[str, Direction], clean: Tensor, labels: Tensor, rows: Tensor,
     options: argparse.Namespace, keep: Keep, changed: dict[str, Tensor],
 ) -> None:  # fmt: skip
-    """Counterfactuals by a generator, at the paper's settings and with more and larger steps."""
+    """Counterfactuals by a generator, at the paper's steps and at longer ones for 32 pixels."""
     target = models["planted"].classes.index(CLASS)
     start = clean[rows]
     ready = invert(models["planted"], generator, start, labels[rows])
     print("inverted", flush=True)
     changed["kept"] = ready[0].masks.cpu().expand(-1, 3, -1, -1)
-    longer = replace(EDIT.chain, updates=options.longer, text_rate=0.03, noise_rate=0.01)
-    ways = {"generator": replace(EDIT, chain=replace(EDIT.chain, updates=options.updates))}
-    if options.longer:
-        ways["generator, longer"] = replace(EDIT, chain=longer)
+    ways = {}
+    for way, base, updates in (
+        ("generator, the paper's steps", EDIT, options.updates),
+        ("generator, steps for 32 pixels", AT_32, options.longer),
+    ):
+        if updates:
+            ways[way] = replace(base, chain=replace(base.chain, updates=updates))
     for way, settings in ways.items():
         for arm, model in models.items():
             direction = directions[arm]

@@ -45,6 +45,16 @@ EDIT: EditSettings = replace(NEURON, chain=COUNTERFACTUAL)
 """As the paper's text: prompt and schedule of the code, with cut-outs."""
 
 
+AT_32 = replace(EDIT, chain=replace(EDIT.chain, text_rate=0.1, noise_rate=0.005))
+"""For small generators, whose inputs have to move further; the paper's steps are for 512 pixels."""
+SMALL = 128
+
+
+def usual(model: LatentDiffusion) -> EditSettings:
+    """The settings for a generator of its size."""
+    return AT_32 if model.side < SMALL else EDIT
+
+
 @dataclass(frozen=True)
 class Editing:
     """One call: which features, on which images, with which generator.

@@ -5,7 +5,7 @@ What `neurons` does when it is asked for components (--npca), for features on th
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ from counterlens.types import Images, Labels, Preprocess
 from counterlens.workflows.generating import changed, open_generator
 from counterlens.workflows.inputs import Given, open_pictures
 from counterlens.workflows.neurons_data import Known, read_known
-from counterlens.workflows.neurons_edits import EDIT, Editing, edit_directions
+from counterlens.workflows.neurons_edits import EDIT, Editing, edit_directions, usual
 from counterlens.workflows.neurons_npca import components, show_components
 from counterlens.workflows.neurons_pixel import raised
 from counterlens.workflows.neurons_scan import pixels
@@ -236,7 +236,9 @@ def _edits(
                 [classifier(part).argmax(1).cpu() for part in torch.split(small, 64)]
             )
         things = torch.where(things < 0, answers, things)
-    settings = replace(EDIT, chain=changed(EDIT.chain, asked.changes))
+    base = usual(model)
+    settings = replace(base, chain=changed(base.chain, asked.changes))
+    run.note(search=asdict(settings.chain))
     masks = _own_masks(asked.masks, pictures.ids, side) if asked.masks else None
     job = Editing(
         run, classifier, model, pictures, things, masks, settings, asked.seed,
