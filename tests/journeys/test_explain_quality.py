@@ -71,7 +71,7 @@ def test_dvce_explains_a_picture_with_a_helper_and_a_second_opinion(folder, tmp_
     code, last = call(
         "explain", model, "sample:cifar10#0:2", "--method", "dvce", "--generator", folder / "tiny",
         "--robust", f"{folder}/small.py:other", "--with", f"{folder}/small.py:other", "--target",
-        "cat", "--out", tmp_path / "run", "--device", "cpu", "-q",
+        "cat", "--steps", 6, "--out", tmp_path / "run", "--device", "cpu", "-q",
     )  # fmt: skip
     assert code == 0
     run = Run.open(Path(last))

@@ -15,6 +15,7 @@ import torch
 from counterlens.ball import NORMS, Norm
 from counterlens.classifier import Classifier
 from counterlens.errors import InputError
+from counterlens.explanations import dvce
 from counterlens.explanations.kin import KIN
 from counterlens.explanations.pixel import STEPS, confidences, rows_that_fit, temperature_of
 from counterlens.explanations.targets import targets_of
@@ -88,7 +89,8 @@ def explain(
             for counterfactuals, predicted for maps, true and predicted for an audit's mistakes.
         judge: further classifiers that say whether they see the target too.
         radius: budgets; none: six, scaled to the size of the picture.
-        steps: of the search among pixels (500), or of the generator's chain (20).
+        steps: of the search among pixels (500), or of the generator's chain (20; with dvce 200, of
+            which the second half is walked).
         generator: with diffusion: a diffusers folder or hub id; None takes the shipped one.
         caption, captioner: with diffusion: what the pictures show, or a model that says it; else
             "a photograph of a CLASS".
@@ -100,7 +102,8 @@ def explain(
             run lies in that folder and becomes a chapter of the audit's report.
         train: with an audit: where the nearest images are sought; else its calibration images.
     """
-    steps = steps if steps is not None else (UVCE.chain.steps if method == "diffusion" else STEPS)
+    usual = {"diffusion": UVCE.chain.steps, "dvce": dvce.PAPER.steps}
+    steps = usual.get(method, STEPS) if steps is None else steps
     radii, checked = _check(method, norm, radius, steps)
     settings: dict[str, Any] = {
         "model": model if isinstance(model, str) else model.name,

@@ -1,12 +1,13 @@
 """Explain by DVCE: guided sampling from the noised picture, a robust classifier helping."""
 
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from counterlens.errors import InputError
 from counterlens.explanations import dvce as guided
-from counterlens.explanations.dvce import dvce
+from counterlens.explanations.dvce import Settings, dvce
 from counterlens.explanations.figure import Panel
 from counterlens.explanations.judges import EVIDENCE, NOISE, RULE, opinion, verdicts
 from counterlens.explanations.pixel import Counterfactuals, confidences, size_of
@@ -57,7 +58,7 @@ def explain_dvce(job: Job) -> dict[str, Number]:
 def _found(job: Job) -> Counterfactuals:
     """All counterfactuals, a batch at a time; a resumed run skips what it has."""
     assert job.editing is not None
-    model, settings = job.editing.model, guided.PAPER
+    model, settings = job.editing.model, chain_of(job)
     image = torch.tensor([i for i, wanted in enumerate(job.targets) for _ in wanted])
     target = torch.tensor([t for wanted in job.targets for t in wanted])
     nets = [job.classifier] if job.robust is None else [job.classifier, job.robust]
@@ -72,14 +73,19 @@ def _found(job: Job) -> Counterfactuals:
         if not path.exists():
             job.say(f"pictures {at + 1}–{at + len(image[cut])} of {len(image)}: "
                     f"{settings.start} steps")  # fmt: skip
-            made = _batch(job, nets, image[cut], target[cut])
+            made = _batch(job, nets, image[cut], target[cut], settings)
             with atomic(path) as file:
                 torch.save((made * 255).round().byte(), file)
         parts.append(torch.load(path, weights_only=True).float() / 255)
     return _measured(job, image, target, torch.cat(parts))
 
 
-def _batch(job: Job, nets: list[Any], image: Labels, target: Labels) -> Images:
+def chain_of(job: Job) -> Settings:
+    """The paper's settings with the steps that were asked for, of which half are walked."""
+    return replace(guided.PAPER, steps=job.steps, start=max(1, job.steps // 2))
+
+
+def _batch(job: Job, nets: list[Any], image: Labels, target: Labels, settings: Settings) -> Images:
     assert job.editing is not None
     model, names = job.editing.model, job.classifier.classes
     terms = [class_term(net, matched(net, names, target)) for net in nets]
@@ -93,12 +99,13 @@ def _batch(job: Job, nets: list[Any], image: Labels, target: Labels) -> Images:
 
     def told(i: int, images: Images) -> None:
         if i % 20 == 0:
-            job.say(f"  step {i} of {guided.PAPER.start}")
+            job.say(f"  step {i} of {settings.start}")
 
     with frozen(nets[0]), frozen(nets[-1]):
         made = dvce(
             model, seen(job.pictures.x[image], model.side), terms[0],
-            helper=terms[1] if len(terms) > 1 else None, seeds=seeds, told=told,
+            helper=terms[1] if len(terms) > 1 else None, settings=settings, seeds=seeds,
+            told=told,
         )  # fmt: skip
     return made.cpu()
 
