@@ -42,7 +42,9 @@ def attention_masks(
         seeds: of the noise, one per image.
         steps: of the chain whose times are visited.
     """
-    tokens = [carriers(model, one, thing) for one, thing in zip(prompts, things, strict=True)]
+    pairs = list(zip(prompts, things, strict=True))
+    once = {pair: carriers(model, *pair) for pair in dict.fromkeys(pairs)}
+    tokens = [once[pair] for pair in pairs]
     clean, cond = model.encode(x.to(model.device)), model.embed(prompts)
     early = -(-steps // 2)
     watch = Watch(model, len(x), early)
