@@ -11,7 +11,9 @@ from torch import nn
 
 from counterlens.classifier import Classifier
 from counterlens.errors import InputError
+from counterlens.explanations.uvce import UVCE, look_at
 from counterlens.generators import latent
+from counterlens.generators.ascent import begin
 from counterlens.images import read, write_png
 from counterlens.models.salient import load_salient
 from counterlens.types import Preprocess
@@ -232,6 +234,16 @@ def test_a_picture_of_odd_size_is_cut_to_the_generators(folder, tmp_path):
                model=classifier(side=24))  # fmt: skip
     (row,) = made.table("uvce")
     assert read(made.folder / row["image"]).shape == (16, 16, 3)
+
+
+def test_a_budget_bounds_the_cases_at_a_time():
+    model = tiny_model()
+    start = begin(model, ["a cat"], torch.tensor([1]), steps=UVCE.chain.steps)
+    maps = look_at(model, start, UVCE).bytes
+    assert maps <= workflow.map_bytes(model, UVCE) <= 2 * maps
+    assert workflow.plan(model, UVCE, 50, "100GB") == (20, 50)
+    kept, size = workflow.plan(model, UVCE, 50, "20MB")
+    assert kept < 20 and 1 <= size < 50
 
 
 def test_phrases_and_captions_hold_the_class():

@@ -59,6 +59,10 @@ Schedule = tuple[float, float]
 """Shares of the steps in which attention is put in, and latents are blended."""
 
 
+ASIDE = 32
+"""Of latents with a larger side the maps take gigabytes, and are kept in the CPU's memory."""
+
+
 @dataclass(frozen=True)
 class EditSettings:
     """How an image is edited.
@@ -229,8 +233,8 @@ def look_at(model: LatentDiffusion, given: Inputs, settings: EditSettings) -> Ma
     """Attention of the chain's first half, and of all steps in which it may be put in."""
     chain = settings.chain
     first = max([-(-chain.steps // 2), *(settings.count(share) for share in settings.inject)])
-    large = model.shape[1] > 32  # there maps take gigabytes
-    watch = Watch(model, len(given.z), first, torch.device("cpu") if large else None)
+    store = torch.device("cpu") if model.shape[1] > ASIDE else None
+    watch = Watch(model, len(given.z), first, store)
     ddim(model, given.z, given.cond, given.null, guidance=chain.guidance, around=watch)
     return watch.maps
 

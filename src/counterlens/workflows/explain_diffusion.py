@@ -20,6 +20,7 @@ from counterlens.ball import Seeds
 from counterlens.classifier import Classifier
 from counterlens.explanations.masks import Mask
 from counterlens.explanations.uvce import (
+    ASIDE,
     ERROR,
     Edit,
     EditSettings,
@@ -141,7 +142,9 @@ def plan(
 
 
 def map_bytes(model: LatentDiffusion, settings: EditSettings) -> int:
-    """What the attention maps of one image take."""
+    """What the attention maps of one image take beside the model; 0 where they are kept aside."""
+    if model.shape[1] > ASIDE:
+        return 0
     chain = settings.chain
     wanted = [chain.steps // 2, *(settings.count(share) for share in settings.inject)]
     side, tokens = model.shape[1], int(model.tokenizer.model_max_length)
@@ -150,6 +153,7 @@ def map_bytes(model: LatentDiffusion, settings: EditSettings) -> int:
     most = max(heads) if isinstance(heads, list | tuple) else int(heads)  # type: ignore[arg-type]
     layers = int(model.unet.config.layers_per_block)  # type: ignore[union-attr, arg-type]
     places = sum((side // 2**k) ** 2 * (2 * layers + 1) for k in range(levels))
+    places += (side // 2 ** (levels - 1)) ** 2  # the middle
     return int(4 * max(wanted) * most * tokens * places)
 
 
