@@ -49,6 +49,7 @@ from counterlens.generators.words import replaced
 from counterlens.metrics.closeness import masked_l2
 from counterlens.metrics.intervals import mean_interval, newcombe_paired, wilson
 from counterlens.models import load
+from counterlens.runs import key_part
 from counterlens.search import frozen
 from counterlens.workflows.explain_diffusion import plan
 
@@ -424,7 +425,7 @@ def sheet(
     z = eight_bits(found.images)
     probs, answer = study.answers(net, z)
     start, _ = study.answers(net, eight_bits(found.start_images))
-    name = spec.rsplit("/", 1)[-1].replace(":", "-")
+    name = key_part(f"{net.name}-{spec.rsplit(chr(47), 2)[-2]}" if "/" in spec else net.name)
     failed = torch.nonzero(answer != want).flatten().tolist()
     for which, chosen in ((kind, list(range(len(rows)))), (f"{kind}-failed", failed)):
         lines, sides = [], []
