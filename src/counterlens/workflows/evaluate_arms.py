@@ -202,8 +202,8 @@ def make(bench: Bench, arms: Sequence[str], run: Run, say: Say) -> Iterator[tupl
     jobs: dict[str, tuple[int, Callable[[Bench], Batch]]] = {}
     if wanted or "prompt-to-prompt" in arms:
         kept, room = plan(_generator(bench), bench.uvce, whole, None)
-        work = partial(uvce_arm, say=say, optimise=wanted, kept=kept)
-        jobs["uvce"] = (bench.batch or room, work)
+        edit = partial(uvce_arm, say=say, optimise=wanted, kept=kept)
+        jobs["uvce"] = (bench.batch or room, edit)
     if "pixel" in arms:
         jobs["pixel"] = (whole, lambda part: pixel_arm(part, part.classifier, "pixel"))
     if "pixel-robust" in arms and robust is not None:
