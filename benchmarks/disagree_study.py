@@ -126,8 +126,8 @@ def pair(given: argparse.Namespace, stage: str, first: str, second: str) -> None
         disagree(
             first, second, classes=given.classes, count=given.count, generator=given.generator,
             verify=given.real, judge=given.judge, persist=given.persist if stage == "pair" else (),
-            changes=given.changes, updates=DISAGREEMENT.updates, memory=given.memory,
-            half=given.half, out=folder, resume=(folder / "run.json").exists(), seed=given.seed,
+            changes=given.changes, score=given.score, memory=given.memory, half=given.half,
+            out=folder, resume=(folder / "run.json").exists(), seed=given.seed,
             device=given.device,
         )  # fmt: skip
     took = time.monotonic() - began
@@ -226,6 +226,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--set", dest="changes", action="append", default=[], metavar="K=V")
     parser.add_argument("--neuron-set", dest="neuron_changes", action="append", default=[],
                         metavar="K=V")  # fmt: skip
+    parser.add_argument("--score", default="logarithms", choices=("difference", "logarithms"))
     parser.add_argument("--half", action="store_true")
     parser.add_argument("--memory")
     parser.add_argument("--seed", type=int, default=0)

@@ -16,8 +16,9 @@ from torch import nn
 
 from counterlens.classifier import Classifier
 from counterlens.errors import InputError
-from counterlens.explanations.disagreement import disturbed, succeeded
+from counterlens.explanations.disagreement import by_logarithms, disturbed, succeeded
 from counterlens.generators import latent
+from counterlens.generators.ascent import Term
 from counterlens.images import read, write_png
 from counterlens.scale import map_shards
 from counterlens.types import Preprocess
@@ -62,7 +63,8 @@ def run(folder, out, **more):
 
 
 def test_found_images_pull_the_two_apart_and_are_measured_from_disk(folder, tmp_path):
-    made = run(folder, tmp_path / "run", judge=[])
+    made = run(folder, tmp_path / "run", judge=[], score="difference")
+    assert made.manifest["search"]["score"] == "difference"
     assert made.done and (made.folder / "report.html").is_file()
     rows = made.table("disagreements")
     assert len(rows) == 4 and {row["way"] for row in rows} == {"first", "second"}
@@ -258,6 +260,8 @@ def test_without_a_generator_it_says_what_to_do(monkeypatch, tmp_path):
         disagree(*pair, classes=["cat"], out=tmp_path / "run", quiet=True)
     with pytest.raises(InputError, match="expected one or more"):
         disagree(*pair, out=tmp_path / "run", quiet=True)
+    with pytest.raises(InputError, match="expected one of auto, difference"):
+        disagree(*pair, classes=["cat"], score="best", out=tmp_path / "run", quiet=True)
     with pytest.raises(InputError, match="expected here, ray"):
         disagree(*pair, classes=["cat"], on="there", out=tmp_path / "run", quiet=True)
     for wrong, told in (
@@ -276,6 +280,29 @@ def test_disturbances_change_little_and_stay_in_the_box(rng):
     assert list(found) == ["jpeg-75", "shift-2", "noise-0.05"]
     torch.testing.assert_close(found["shift-2"][..., 2:], x[..., :-2])
     assert all(one.min() >= 0 and one.max() <= 1 for one in found.values())
+
+
+def test_logarithms_are_those_of_confidences_for_images_and_their_crops(rng):
+    weight = torch.randn(3, 4, generator=rng)
+
+    def table(x):
+        return x.mean((2, 3)) @ weight
+
+    columns = torch.tensor([1, 3])
+    up, down = by_logarithms(Term(table, columns, 8), Term(table, columns.flip(0), 8))
+    x = torch.rand(2, 3, 8, 8, generator=rng)
+    p = table(x).softmax(1)
+    torch.testing.assert_close(up.table(x)[torch.arange(2), up.column], p[[0, 1], [1, 3]].log())
+    assert down.weight == 1 and down.column.tolist() == [0, 0]
+    wanted = (1 - p[[0, 1], [3, 1]]).log()
+    torch.testing.assert_close(down.table(x)[:, 0], wanted)
+    crops = down.table(x.repeat_interleave(5, 0))[:, 0]  # as many crops of each
+    torch.testing.assert_close(crops, wanted.repeat_interleave(5))
+    sure = by_logarithms(Term(lambda x: 1e3 * table(x), columns, 8),
+                         Term(lambda x: 1e3 * table(x), table(x).argmax(1), 8))[1]  # fmt: skip
+    leaf = x.clone().requires_grad_()
+    (grad,) = torch.autograd.grad(sure.table(leaf).sum(), leaf)
+    assert grad.isfinite().all() and grad.abs().max() > 0  # a difference of confidences: 0
 
 
 def test_success_needs_both():

@@ -54,6 +54,9 @@ def disagree(
     updates: Annotated[int, typer.Option(help="Updates of the generator's inputs.")] = 15,
     steps: Annotated[int, typer.Option(help="Steps of the diffusion chain.")] = 25,
     guidance: Annotated[float, typer.Option(help="How strongly the text guides.")] = 3.0,
+    score: Annotated[
+        str, typer.Option(help="What is raised: difference or logarithms of confidences, or auto.")
+    ] = "auto",
     changes: Changes = [],
     memory: Annotated[
         str | None, typer.Option(help="Memory to use, e.g. 12GB. Default: most of what is free.")
@@ -88,6 +91,7 @@ def disagree(
         updates=updates,
         steps=steps,
         guidance=guidance,
+        score=score,
         changes=changes,
         memory=memory,
         half=half,

@@ -1,8 +1,9 @@
 """Where two classifiers part: the score that DiG-IN raises, and what is left of it.
 
 Paper: Augustin, Neuhaus, Hein 2024 (digin2024), section 4, Figures 3–5 and 14–16.
-Differs: confidences are after temperature. What is found is measured again after JPEG, a shift and
-       noise, because a difference that a shift undoes says little about the class.
+Differs: confidences are after temperature. The search may go by logarithms. What is found is
+       measured again after JPEG, a shift and noise, because a difference that a shift undoes says
+       little about the class.
 """
 
 import torch
@@ -26,6 +27,28 @@ def disagreement(raised: Term, lowered: Term) -> list[Term]:
     return [
         Term(raised.table, raised.column, raised.side, 1.0),
         Term(lowered.table, lowered.column, lowered.side, -1.0),
+    ]
+
+
+def by_logarithms(raised: Term, lowered: Term) -> list[Term]:
+    """The same wish by logarithms: log p_f + log(1 − p_g), for tables of logits.
+
+    Where a classifier is quite sure, its confidence has no gradient to speak of, and the
+    difference of confidences stands still there; the logarithms go on.
+    """
+
+    def sure(x: Images) -> Float[Tensor, "b k"]:
+        return raised.table(x).log_softmax(1)
+
+    def unsure(x: Images) -> Float[Tensor, "b 1"]:
+        logits = lowered.table(x)
+        own = lowered.column.repeat_interleave(len(x) // len(lowered.column))  # crops of an image
+        others = logits.scatter(1, own[:, None], -torch.inf)
+        return (others.logsumexp(1) - logits.logsumexp(1))[:, None]
+
+    return [
+        Term(sure, raised.column, raised.side, 1.0),
+        Term(unsure, torch.zeros_like(lowered.column), lowered.side, 1.0),
     ]
 
 

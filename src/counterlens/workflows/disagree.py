@@ -32,8 +32,10 @@ from counterlens.workflows.telling import teller, write_report
 
 AT_32 = replace(DISAGREEMENT, text_rate=0.1, noise_rate=0.005, clip=None, sigma=0.01)
 """For small generators. The paper's constants are for 512 pixels; at 32 its noise alone fools a
-classifier, so that cut-outs no longer ask about the image, and its steps are short."""
+classifier, so that cut-outs no longer ask about the image, and its steps are short. There the score
+is that of logarithms, too: small classifiers are so sure that confidences have no gradient."""
 SMALL = 128
+SCORES = ("auto", "difference", "logarithms")
 
 
 def disagree(
@@ -51,6 +53,7 @@ def disagree(
     steps: int = DISAGREEMENT.steps,
     guidance: float = DISAGREEMENT.guidance,
     changes: Sequence[str] = (),
+    score: str = "auto",
     memory: str | None = None,
     half: bool = False,
     on: str = "here",
@@ -74,6 +77,8 @@ def disagree(
         require: gates such as disagree.first.real<=0.02.
         updates, steps, guidance: of Adam, of the chain, and of the text.
         changes: of the search's further settings, e.g. text_rate=0.05.
+        score: difference of confidences, as in the paper, or logarithms; auto takes the latter
+            for small generators.
         memory: budget such as 12GB, on Ray per worker; None takes most of what is free.
         half: generator in half precision.
         on, workers: here, ray or ray://HOST:PORT, and how many at most.
@@ -83,7 +88,8 @@ def disagree(
         "first": _name(first), "second": _name(second), "classes": list(classes), "count": count,
         "generator": generator, "verify": verify, "judge": [_name(one) for one in judge],
         "persist": [_name(one) for one in persist], "require": list(require), "updates": updates,
-        "steps": steps, "guidance": guidance, "changes": list(changes), "half": half, "seed": seed,
+        "steps": steps, "guidance": guidance, "changes": list(changes), "score": score,
+        "half": half, "seed": seed,
     }  # fmt: skip
     _check(asked, on)
     load: dict[str, Any] = {"device": device, "trust_remote_code": trust_remote_code}
@@ -104,10 +110,12 @@ def disagree(
         return open_generator(generator, mine[0].mean.device, half=half), mine
 
     settings = settings_of(asked, AT_32 if model.side < SMALL else DISAGREEMENT)
-    run.note(search=asdict(settings))
+    logarithms = score == "logarithms" or (score == "auto" and model.side < SMALL)
+    used = "logarithms" if logarithms else "difference"
+    run.note(search={**asdict(settings), "score": used})
     gpus = float(model.device.type == "cuda")
     crew = None if on == "here" else Crew(on, opened, workers, gpus)
-    task = Task(run, model, tuple(judges), settings, count, seed, memory, say, crew)
+    task = Task(run, model, tuple(judges), settings, count, seed, memory, say, crew, logarithms)
     wanted = _drawable(task, pair, wanted, notes)
     rows = search(task, pair, wanted)
     run.add_numbers(numbers(rows, [net.name for net in judges]))
@@ -125,6 +133,8 @@ def _check(asked: dict[str, Any], on: str) -> None:
     if not asked["classes"] or asked["count"] < 1:
         raise InputError(f"{len(asked['classes'])} classes, {asked['count']} images each; "
                          "expected one or more: --class cat, or --class all.")  # fmt: skip
+    if asked["score"] not in SCORES:
+        raise InputError(f"score is {asked['score']!r}, expected one of {', '.join(SCORES)}.")
     for text in asked["require"]:
         parse_gate(text)
     check_place(on)

@@ -1,14 +1,21 @@
 """The search of disagree: images of all classes, both ways, measured on the files on disk."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from counterlens.classifier import Classifier
 from counterlens.data import captions
-from counterlens.explanations.disagreement import disagreement, disturbed, succeeded
+from counterlens.explanations.disagreement import (
+    by_logarithms,
+    disagreement,
+    disturbed,
+    succeeded,
+)
 from counterlens.explanations.pixel import confidences
 from counterlens.explanations.targets import class_named
 from counterlens.generators.ascent import Settings, Term
@@ -23,6 +30,7 @@ from counterlens.workflows.generating import (
     Wish,
     column,
     confidence_table,
+    logit_table,
     optimise,
     reread,
     seed_of,
@@ -31,6 +39,7 @@ from counterlens.workflows.telling import Say
 
 WAYS = ("first", "second")
 Pair = tuple[Classifier, Classifier]
+Table = Callable[[Classifier], Callable[[Images], Float[Tensor, "b k"]]]
 
 
 @dataclass(frozen=True)
@@ -44,7 +53,11 @@ class Shared:
 
 @dataclass(frozen=True)
 class Task:
-    """One call: with which generator and how, who judges, and who does the work."""
+    """One call: with which generator and how, who judges, and who does the work.
+
+    Args:
+        logarithms: of confidences are raised and lowered, not the confidences themselves.
+    """
 
     run: Run
     model: LatentDiffusion
@@ -55,6 +68,7 @@ class Task:
     memory: str | None
     say: Say
     crew: Crew | None = None
+    logarithms: bool = False
 
 
 def apart(nets: Nets, batch: Sequence[Wish]) -> list[Term]:
@@ -62,12 +76,21 @@ def apart(nets: Nets, batch: Sequence[Wish]) -> list[Term]:
 
     A batch is of one way: who is up is the same for all.
     """
-    both = []
-    for k in (0, 1):
+    return disagreement(*_both(nets, batch, confidence_table))
+
+
+def apart_by_logarithms(nets: Nets, batch: Sequence[Wish]) -> list[Term]:
+    """The same by logarithms."""
+    return by_logarithms(*_both(nets, batch, logit_table))
+
+
+def _both(nets: Nets, batch: Sequence[Wish], table: Table) -> tuple[Term, Term]:
+    def one(k: int) -> Term:
         net = nets[batch[0].columns[2 * k]]
         places = column([wish.columns[2 * k + 1] for wish in batch], net.mean.device)
-        both.append(Term(confidence_table(net), places, net.preprocess.size[0]))
-    return disagreement(*both)
+        return Term(table(net), places, net.preprocess.size[0])
+
+    return one(0), one(1)
 
 
 def search(
@@ -100,7 +123,8 @@ def search(
                 wishes.append(Wish(name, captions.prompt(one.word), start, columns))
                 classes.append(one)
         task.say(f"{pair[way].name} up, {pair[1 - way].name} down: {len(wishes)} images")
-        made = optimise(task.run, task.model, wishes, apart, nets, settings=task.settings,
+        terms = apart_by_logarithms if task.logarithms else apart
+        made = optimise(task.run, task.model, wishes, terms, nets, settings=task.settings,
                         memory=task.memory, say=task.say, crew=task.crew)  # fmt: skip
         rows += _rows(task, made, classes, way, pair)
     return rows

@@ -31,7 +31,7 @@ from counterlens.runs import Run, write_json
 from counterlens.scale import Columns, Work, map_shards, shards
 from counterlens.search import frozen
 from counterlens.search.adam import Look
-from counterlens.types import Images, Labels, Probs
+from counterlens.types import Images, Labels, Logits, Probs
 from counterlens.workflows.showing import save
 from counterlens.workflows.telling import Say
 
@@ -123,15 +123,21 @@ def changed(settings: Settings, changes: Sequence[str]) -> Settings:
     return found
 
 
-def confidence_table(classifier: Classifier) -> Callable[[Images], Probs]:
-    """Images of the classifier's size to its confidences, after temperature; differentiable."""
+def logit_table(classifier: Classifier) -> Callable[[Images], Logits]:
+    """Images of the classifier's size to its logits, after temperature; differentiable."""
     warmth = temperature_of(classifier)
 
-    def table(x: Images) -> Probs:
+    def table(x: Images) -> Logits:
         logits: torch.Tensor = classifier(x)
-        return (logits.float() / warmth).softmax(1)
+        return logits.float() / warmth
 
     return table
+
+
+def confidence_table(classifier: Classifier) -> Callable[[Images], Probs]:
+    """Images of the classifier's size to its confidences, after temperature; differentiable."""
+    logits = logit_table(classifier)
+    return lambda x: logits(x).softmax(1)
 
 
 def column(values: Sequence[int], device: torch.device) -> Labels:
@@ -376,6 +382,7 @@ __all__ = [
     "changed",
     "column",
     "confidence_table",
+    "logit_table",
     "open_generator",
     "optimise",
     "reread",
