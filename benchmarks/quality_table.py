@@ -63,6 +63,7 @@ def main() -> None:
     parser.add_argument("--targets", type=int, default=4)
     parser.add_argument("--radius", type=float)
     parser.add_argument("--updates", type=int, default=20)
+    parser.add_argument("--set", action="append", default=[], dest="changes", metavar="KEY=VALUE")
     parser.add_argument("--batch", type=int)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="auto")
@@ -82,8 +83,8 @@ def main() -> None:
             given.guide, [f"{given.data}#0:{given.images}"], arm=given.arm,
             judge=given.judge or JUDGES, robust=given.robust, targets=given.targets,
             real=given.data, lpips=given.lpips, generator=given.generator, radius=given.radius,
-            updates=given.updates, batch=given.batch, seed=given.seed, device=given.device,
-            out=folder, resume=given.resume,
+            updates=given.updates, changes=given.changes, batch=given.batch,
+            seed=given.seed, device=given.device, out=folder, resume=given.resume,
         )  # fmt: skip
     finally:
         leave(Run(folder), given.out, time.perf_counter() - began)

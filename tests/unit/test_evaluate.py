@@ -21,7 +21,7 @@ from counterlens.generators import latent
 from counterlens.runs import Run
 from counterlens.types import Preprocess
 from counterlens.workflows import evaluate as workflow
-from counterlens.workflows.evaluate import ARMS, evaluate, study_pairs
+from counterlens.workflows.evaluate import ARMS, evaluate, searches, study_pairs
 from counterlens.workflows.evaluate_arms import metered
 from counterlens.workflows.evaluate_measure import mean_number
 from diffusion_models import tiny_model
@@ -282,6 +282,12 @@ def test_several_targets_of_one_picture_are_not_independent_evidence(rng):
     assert mean_number(broken, image, (0.0, 1.0), "p").n == 351
 
 
+def test_settings_of_both_searches_can_be_changed_by_name():
+    guided, edit = searches(["dvce.towards=0.2", "edit.rate=0.5", "text_rate=0.05", "updates=3"])
+    assert guided.towards == 0.2 and guided.near == dvce.PAPER.near
+    assert edit.rate == 0.5 and (edit.chain.text_rate, edit.chain.updates) == (0.05, 3)
+
+
 def test_passes_are_counted_row_by_row():
     net = nn.Linear(2, 2)
     with metered({"net": net}) as meter:
@@ -298,6 +304,9 @@ def test_passes_are_counted_row_by_row():
         ({"arm": ["pixel-robust"]}, "--robust MODEL"),
         ({"targets": 0}, "targets 0"),
         ({"norm": "l3"}, "norm is 'l3'"),
+        ({"arm": ["pixel"], "changes": ["dvce.magic=1"]}, "cannot be set, expected one of steps"),
+        ({"arm": ["pixel"], "changes": ["edit.inner=many"]}, "'inner=many' cannot be set"),
+        ({"arm": ["pixel"], "changes": ["magic=1"]}, "--set got 'magic=1'"),
         ({"lpips": "absent.ckpt", "arm": ["pixel"]}, "not at absent.ckpt"),
         ({"arm": ["pixel"], "real": "noise:uniform", "judge": 1}, "expected 40"),
     ],

@@ -10,7 +10,7 @@ Differs: the paper asks 30 people about 30 pairs; here numbers stand for them, a
 
 import random
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from counterlens.explanations import dvce
 from counterlens.explanations.figure import Panel
 from counterlens.explanations.pixel import STEPS, default_radii, temperature_of
 from counterlens.explanations.targets import seeded
-from counterlens.explanations.uvce import UVCE
+from counterlens.explanations.uvce import UVCE, EditSettings
 from counterlens.images import SUFFIXES, read
 from counterlens.models.lpips import Lpips
 from counterlens.models.lpips import load as load_lpips
@@ -34,7 +34,7 @@ from counterlens.workflows.evaluate_arms import Bench, Made, make
 from counterlens.workflows.evaluate_measure import Measured, gaps, measure, numbers, rows_of
 from counterlens.workflows.evaluate_real import Real, open_real
 from counterlens.workflows.explain import ask, load_all, parse_radius
-from counterlens.workflows.generating import open_generator
+from counterlens.workflows.generating import changed, open_generator
 from counterlens.workflows.inputs import Given, Pictures, open_pictures
 from counterlens.workflows.showing import Explanation, save, save_figure
 from counterlens.workflows.telling import teller, write_report
@@ -63,6 +63,7 @@ def evaluate(
     norm: str = "l2",
     steps: int | None = None,
     updates: int = UVCE.chain.updates,
+    changes: Sequence[str] = (),
     limit: int | None = None,
     batch: int | None = None,
     half: bool = False,
@@ -86,6 +87,8 @@ def evaluate(
         lpips: weights of LPIPS, see `models.lpips`.
         radius, norm, steps: of the pixel methods; None: 2 at 32 pixels in l2, scaled by size.
         updates: of DiG-IN's search.
+        changes: of further settings, as KEY=VALUE: those of its chain (text_rate=0.05), of the edit
+            (edit.inner=20) and of DVCE (dvce.towards=0.2).
     """
     steps = STEPS if steps is None else steps
     _check(arm, norm, targets, steps, updates)
@@ -93,8 +96,8 @@ def evaluate(
         "model": _name(model), "images": [str(one) for one in images], "arm": list(arm),
         "judge": [_name(one) for one in judge], "robust": None if robust is None else _name(robust),
         "targets": targets, "real": real, "lpips": lpips, "generator": generator, "radius": radius,
-        "norm": norm, "steps": steps, "updates": updates, "limit": limit, "half": half,
-        "seed": seed,
+        "norm": norm, "steps": steps, "updates": updates, "changes": list(changes),
+        "limit": limit, "half": half, "seed": seed,
     }  # fmt: skip
     say = teller(quiet)
     given = [model, *judge, *([robust] if robust is not None else [])]
@@ -109,11 +112,11 @@ def evaluate(
     pictures = open_pictures(images, classifier, limit=limit, seed=seed)
     pictures, probs, left = right_ones(classifier, pictures)
     checked: Norm = norm  # type: ignore[assignment]
-    chain = replace(UVCE.chain, updates=updates)
+    guided, edit = searches([f"updates={updates}", *changes])
     bench = Bench(
         classifier, helper, drawer, pictures, *seeded_rows(pictures, probs, targets, seed),
         probs.argmax(1), checked, radius or default_radii(checked, classifier.preprocess.size)[3],
-        steps, dvce.PAPER, replace(UVCE, chain=chain), batch, seed,
+        steps, guided, edit, batch, seed,
     )  # fmt: skip
     pool, missing = _real(real, images, bench, judges, seed)
     notes += [*left, *missing, *pictures.notes]
@@ -136,6 +139,42 @@ def _run(out: Path | None, asked: Mapping[str, Any], bench: Bench, resume: bool)
         generator=bench.model.name if bench.model else None,
     )  # fmt: skip
     return run
+
+
+def searches(changes: Sequence[str]) -> tuple[dvce.Settings, EditSettings]:
+    """The settings of DVCE and of DiG-IN's edit, some of them changed.
+
+    >>> searches(["dvce.near=0.3", "edit.inner=2", "cuts=4"])[1].chain.cuts
+    4
+    """
+    parts: dict[str, list[str]] = {"dvce": [], "edit": [], "": []}
+    for text in changes:
+        area, dot, rest = text.partition(".")
+        key = area if dot and area in parts else ""
+        parts[key].append(rest if key else text)
+    edit: EditSettings = _numbers_changed(UVCE, parts["edit"])
+    return (
+        _numbers_changed(dvce.PAPER, parts["dvce"]),
+        replace(edit, chain=changed(edit.chain, parts[""])),
+    )
+
+
+def _numbers_changed(settings: Any, changes: Sequence[str]) -> Any:
+    """A record with some of its numbers changed."""
+    known = {
+        one.name: getattr(settings, one.name)
+        for one in fields(settings)
+        if type(getattr(settings, one.name)) in (int, float)
+    }
+    new = {}
+    for text in changes:
+        key, _, value = text.partition("=")
+        try:
+            new[key] = type(known[key])(value)
+        except (KeyError, ValueError):
+            wanted = ", ".join(f"{name}={was:g}" for name, was in known.items())
+            raise InputError(f"{text!r} cannot be set, expected one of {wanted}.") from None
+    return replace(settings, **new)
 
 
 def choose_arms(
