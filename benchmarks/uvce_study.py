@@ -12,7 +12,8 @@ Claims to be tested, on CIFAR-10 test images with the small generator:
 Result: not yet measured.
 Run: python benchmarks/uvce_study.py --generator FOLDER --data pack:test.npz --out DIR
      [--guide SPEC ...] [--judge SPEC ...] [--count 100] [--minutes 9] [--inner 10] [--rate 0.01]
-     [--sweep INNER:RATE ...] [--stage inversion,guides,errors,512]
+     [--sweep INNER:RATE ...] [--stage inversion,variants,guides,errors,512]
+     [--variant SIGMA:WEIGHT ...] [--sigma 0.005] [--weight 250]
 Everything is written to DIR/uvce_study.json as it comes; sheets of pictures lie beside it.
 """
 
@@ -65,8 +66,11 @@ class Study:
         self.given, self.began = given, time.monotonic()
         self.device = torch.device(given.device)
         self.model = latent.load(given.generator, device=self.device)
-        chain = replace(UVCE.chain, updates=given.updates)
-        self.settings = replace(UVCE, chain=chain, inner=given.inner, rate=given.rate)
+        chain = replace(UVCE.chain, updates=given.updates, sigma=given.sigma)
+        self.settings = replace(
+            UVCE, chain=chain, inner=given.inner, rate=given.rate,
+            latent_weight=given.weight / 10, pixel_weight=given.weight,
+        )  # fmt: skip
         data = open_set(given.data, limit=None)
         rows = range(min(len(data), given.pool))
         pixels = [torch.from_numpy(data.read(i)).permute(2, 0, 1) for i in rows]
@@ -397,6 +401,29 @@ def guides(study: Study) -> None:
             sheet(study, spec, rows, targets, found, points)
 
 
+def variants(study: Study) -> None:
+    """Noise of the cut-outs and weight of the distance: what they do to flips and to truth."""
+    spec = study.given.guide[0]
+    net = study.net(spec)
+    answer = study.answers(net, study.x)[1]
+    rows = torch.nonzero(answer == study.labels).flatten()[: study.given.few].tolist()
+    targets = [
+        seeded(len(study.classes), {int(study.labels[i])}, f"0 {study.ids[i]}")[0] for i in rows
+    ]
+    for text in study.given.variant:
+        if study.late():
+            study.say("out of time")
+            return
+        sigma, weight = (float(part) for part in text.split(":"))
+        settings = replace(
+            study.settings, chain=replace(study.settings.chain, sigma=sigma),
+            latent_weight=weight / 10, pixel_weight=weight,
+        )  # fmt: skip
+        found, seconds = edited(study, net, rows, targets, settings)
+        result, _ = measured(study, spec, rows, targets, found)
+        study.keep(f"variant {text} of {spec}", {**result, "seconds": seconds})
+
+
 def errors(study: Study) -> None:
     """Mistaken pictures to what they show: one schedule, no exchange of words."""
     for spec in study.given.guide:
@@ -505,7 +532,13 @@ def large(study: Study) -> None:
     })  # fmt: skip
 
 
-STAGES = {"inversion": inversion, "guides": guides, "errors": errors, "512": large}
+STAGES = {
+    "inversion": inversion,
+    "variants": variants,
+    "guides": guides,
+    "errors": errors,
+    "512": large,
+}
 
 
 def main() -> None:
@@ -520,6 +553,10 @@ def main() -> None:
     parser.add_argument("--pool", type=int, default=2000, help="pictures to choose from")
     parser.add_argument("--errors", type=int, default=50)
     parser.add_argument("--updates", type=int, default=UVCE.chain.updates)
+    parser.add_argument("--sigma", type=float, default=UVCE.chain.sigma, help="noise of cut-outs")
+    parser.add_argument("--weight", type=float, default=UVCE.pixel_weight, help="of the distance")
+    parser.add_argument("--variant", action="append", default=[], metavar="SIGMA:WEIGHT")
+    parser.add_argument("--few", type=int, default=40, help="pictures of each variant")
     parser.add_argument("--inner", type=int, default=UVCE.inner)
     parser.add_argument("--rate", type=float, default=UVCE.rate)
     parser.add_argument("--sweep", action="append", default=[], metavar="INNER:RATE")
@@ -533,6 +570,7 @@ def main() -> None:
     given = parser.parse_args()
     given.guide = given.guide or list(GUIDES)
     given.judge = given.judge or list(JUDGES)
+    given.variant = given.variant or ["0.005:250", "0.05:250", "0.005:80", "0.05:80"]
     study = Study(given)
     for name in given.stage.split(","):
         if study.late():
