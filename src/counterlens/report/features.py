@@ -9,7 +9,7 @@ from counterlens.runs import Run
 from counterlens.runs.keys import show
 
 TABLES = ("spurious", "components")
-ROWS = 60
+ROWS = 15  # before the pictures; all of them are behind an expander
 
 
 def told(row: Mapping[str, Any]) -> str:
@@ -56,15 +56,21 @@ def _spurious(run: Run, rows: Sequence[Mapping[str, Any]]) -> Section:
         Column("n", numeric=True),
         Column("Value", numeric=True, sub="mean"),
     ]
-    table = Table(
-        "Features by the share of their maps outside the object",
-        columns,
-        [_line(row) for row in rows[:ROWS]],
-        sortable=True,
-        note=f"The first {ROWS} of {len(rows)}." if len(rows) > ROWS else "",
-    )
-    strips = [_strip(run, row) for row in rows if row.get("pictures")]
-    return Section("spurious", "Features on the background", [table, *strips], lead)
+    body = [_line(row) for row in rows]
+    more = len(rows) > ROWS
+    blocks: list[Block] = [
+        Table(
+            "Features by the share of their maps outside the object",
+            columns,
+            body[:ROWS],
+            sortable=True,
+            note=f"The first {ROWS} of {len(rows)}." if more else "",
+        ),
+        *(_strip(run, row) for row in rows if row.get("pictures")),
+    ]
+    if more:
+        blocks.append(Table(f"All {len(rows)} features", columns, body, sortable=True, folded=True))
+    return Section("spurious", "Features on the background", blocks, lead)
 
 
 def _line(row: Mapping[str, Any]) -> list[Cell]:

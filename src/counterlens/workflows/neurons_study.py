@@ -198,7 +198,7 @@ def _spurious(
         say=say, seed=asked.seed,
     )  # fmt: skip
     left = int((~masks.usable).sum())
-    notes = [f"Masks: {masks.told}."]
+    notes = [] if masks.independent else [f"Masks: {masks.told}."]
     if left:
         notes.append(f"{left} of {len(known.images)} images were left out: no mask, an empty one, "
                      "or one that fills the picture.")  # fmt: skip

@@ -40,11 +40,13 @@ class Masks:
         masks: one per picture.
         usable: which show an object and a background.
         told: how they were made, for the reader.
+        independent: of the classifier that is looked into.
     """
 
     masks: Mask
     usable: Bool[Tensor, "n"]
     told: str
+    independent: bool = True
 
 
 def find_masks(
@@ -90,7 +92,7 @@ def find_masks(
             f"none of the {len(found)} masks ({told}) shows an object and a background: all are "
             "missing, empty or full. Check --masks."
         )
-    return Masks(found, usable, told)
+    return Masks(found, usable, told, independent=spec != "cam")
 
 
 def _given(classifier: Classifier, known: Known, read: ReadMask) -> Mask:
