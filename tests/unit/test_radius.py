@@ -92,3 +92,16 @@ def test_a_ball_that_is_none_is_refused_before_anything_is_loaded(tmp_path):
     with pytest.raises(InputError, match="NORM:RADIUS"):
         audit(["zoo:none"], "sample:cifar10", radius_curve="far", out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_curve_whose_budget_ended_says_so(curves, tmp_path):
+    """A flat line that no attack has made must not look like a robust model."""
+    run = Run.create(tmp_path / "run", "audit", {"model": "m", "data": "d"})
+    rows = [{**row, "complete": row["radius"] == 0} for row in curves[0].table("confidence_radius")]
+    run.write_table("confidence_radius", rows)
+    page = render(run).read_text("utf-8")
+    assert f"The budget ended first in {2 * RADII} of {2 * RADII} searches" in page
+    whole = Run.create(tmp_path / "whole", "audit", {"model": "m", "data": "d"})
+    whole.write_table("confidence_radius", curves[0].table("confidence_radius"))
+    assert all(row["complete"] for row in curves[0].table("confidence_radius"))
+    assert "The budget ended first" not in render(whole).read_text("utf-8")

@@ -123,6 +123,12 @@ def _radius_curves(rows: Sequence[Mapping[str, Any]]) -> list[Figure]:
             ],
         )
         caption = f"The most an attack could reach or leave. n = {_span({r['n'] for r in part})}."
+        cut = sum(not r.get("complete", True) for r in part)
+        if cut:
+            caption += (
+                f" The budget ended first in {cut} of {sum(r['radius'] > 0 for r in part)} "
+                "searches: the true curves go further, and these must not be quoted."
+            )
         legend = [(plots.swatch(i), s) for i, s in enumerate(names)]
         figures.append(Figure(title, svg, caption, legend, data))
     return figures

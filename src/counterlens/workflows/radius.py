@@ -20,7 +20,7 @@ from counterlens.classifier import Classifier
 from counterlens.images import ImageSet
 from counterlens.metrics.intervals import mean_interval
 from counterlens.runs import Run, key_part
-from counterlens.search import lowest_confidence, worst_confidence
+from counterlens.search import Extreme, lowest_confidence, worst_confidence
 from counterlens.types import Images, Scores
 from counterlens.workflows.protocol import Inside
 from counterlens.workflows.robustness import (
@@ -36,7 +36,7 @@ RADII = 8
 POINTS = 200
 STEPS = 100
 
-Search = Callable[[Ball, str], Images]
+Search = Callable[[Ball, str], Extreme]
 
 
 def radius_curves(
@@ -63,8 +63,8 @@ def radius_curves(
     x, y = pixels(images, some, classifier), torch.from_numpy(inside.protocol.labels[some])
     model = judged_model(classifier, inside.protocol)
 
-    def lower(ball: Ball, name: str) -> Images:
-        return lowest_confidence(model, x, y, ball, steps=STEPS, settings=state(name, ball)).points
+    def lower(ball: Ball, name: str) -> Extreme:
+        return lowest_confidence(model, x, y, ball, steps=STEPS, settings=state(name, ball))
 
     def true_class(logits: Tensor) -> Scores:
         probs = (logits.double() / inside.temperature).softmax(1)
@@ -89,11 +89,8 @@ def _outside(
     x = pixels(other, rows, classifier)
     model = judged_model(classifier, view.protocol)
 
-    def higher(ball: Ball, name: str) -> Images:
-        found = worst_confidence(
-            model, x, ball, steps=STEPS, restarts=1, settings=state(name, ball)
-        )
-        return found.points
+    def higher(ball: Ball, name: str) -> Extreme:
+        return worst_confidence(model, x, ball, steps=STEPS, restarts=1, settings=state(name, ball))
 
     def any_class(logits: Tensor) -> Scores:
         return metrics.answers(logits, temperature=view.temperature).confidence.double()
@@ -115,9 +112,11 @@ def _curve(
     rows: list[dict[str, Any]] = []
     best = confidence(model_logits(model, x, classifier))
     for radius in np.linspace(0, float(largest.radius), RADII + 1).tolist():
+        complete = True
         if radius > 0:
-            points = search(Ball(largest.norm, radius), name)
-            best = keep(best, confidence(model_logits(model, points, classifier)))
+            found = search(Ball(largest.norm, radius), name)
+            complete = found.complete
+            best = keep(best, confidence(model_logits(model, found.points, classifier)))
         low, high = mean_interval(best.numpy(), (0.0, 1.0))
         rows.append(
             {
@@ -128,6 +127,7 @@ def _curve(
                 "low": low,
                 "high": high,
                 "n": len(x),
+                "complete": complete,
             }
         )
     return rows
