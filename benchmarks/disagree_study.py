@@ -83,8 +83,9 @@ def sweep(given: argparse.Namespace) -> None:
         run = Run.create(folder, "disagree", {"arm": arm})
         settings = changed(DISAGREEMENT, [*given.changes, *changes])
         task = Task(
-            run, model, (), settings, given.few, given.seed, given.memory, lambda line: None
-        )
+            run, model, (), settings, given.few, given.seed, given.memory, lambda line: None,
+            logarithms=given.score == "logarithms",
+        )  # fmt: skip
         began = time.monotonic()
         found = numbers(search(task, pair, wanted), [])
         took = time.monotonic() - began
