@@ -26,16 +26,20 @@ from counterlens.workflows.disagree_persist import persist as search_again
 from counterlens.workflows.disagree_real import verify_on
 from counterlens.workflows.disagree_search import WAYS, Pair, Shared, Task, search
 from counterlens.workflows.explain import load_all
-from counterlens.workflows.generating import Crew, can_draw, changed, open_generator, reread
+from counterlens.workflows.generating import (
+    SMALL,
+    Crew,
+    can_draw,
+    changed,
+    fitting,
+    open_generator,
+    reread,
+)
 from counterlens.workflows.showing import Explanation, save_figure
 from counterlens.workflows.telling import teller, write_report
 
-AT_32 = replace(DISAGREEMENT, text_rate=0.1, noise_rate=0.005, clip=None, sigma=0.01)
-"""For small generators. The paper's constants are for 512 pixels; at 32 its noise alone fools a
-classifier, so that cut-outs no longer ask about the image, and its steps are short. There the score
-is that of logarithms, too: small classifiers are so sure that confidences have no gradient."""
-SMALL = 128
 SCORES = ("auto", "difference", "logarithms")
+"""Small classifiers are so sure that confidences have no gradient: there auto takes logarithms."""
 
 
 def disagree(
@@ -109,7 +113,7 @@ def disagree(
         mine = load_all(specs, **load)
         return open_generator(generator, mine[0].mean.device, half=half), mine
 
-    settings = settings_of(asked, AT_32 if model.side < SMALL else DISAGREEMENT)
+    settings = settings_of(asked, fitting(DISAGREEMENT, model))
     logarithms = score == "logarithms" or (score == "auto" and model.side < SMALL)
     used = "logarithms" if logarithms else "difference"
     run.note(search={**asdict(settings), "score": used})

@@ -6,6 +6,7 @@ features on the background, is in `neurons_study`.
 """
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from counterlens.report import render
 from counterlens.runs import Number, Run, key_part, new_folder
 from counterlens.scale import check_place
 from counterlens.workflows.explain import load_all
-from counterlens.workflows.generating import Crew, changed, open_generator
+from counterlens.workflows.generating import Crew, changed, fitting, open_generator
 from counterlens.workflows.inputs import Given, open_pictures
 from counterlens.workflows.neurons_diffusion import Drawing, draw_units
 from counterlens.workflows.neurons_pixel import raised, votes
@@ -134,7 +135,7 @@ def neurons(
         raise InputError("--similar, --words, --captioner, --set and --on need --method diffusion.")
     if captioner and not data:
         raise InputError("--captioner needs real images to look at: --data SPEC.")
-    search = changed(COUNTERFACTUAL, changes)
+    changed(COUNTERFACTUAL, changes)  # refuses what is wrong before anything is loaded
     listed = _listed(words) if words else ()
     classifier = (
         load(model, device=device, trust_remote_code=trust_remote_code)
@@ -160,6 +161,8 @@ def neurons(
             return open_generator(generator, mine[0].mean.device, half=False), mine
 
         gpus = float(painter.device.type == "cuda")
+        search = changed(fitting(COUNTERFACTUAL, painter), changes)
+        run.note(search=asdict(search))
         wanted = dict.fromkeys([*unit, *(head(classifier).in_features + k for k in classes)])
         job = Drawing(
             run, classifier, painter, tuple(wanted), data, search, count, seed,
