@@ -7,6 +7,7 @@ background as the object, so with it only features that differ from the class's 
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -78,6 +79,10 @@ def find_masks(
     elif spec == "cam":
         found = _made(classifier, known, lambda x, y: _class_map(classifier, x, y), say)
         told = "the classifier's own class map above half its maximum: no independent mask"
+    elif spec is not None and not (spec.startswith("key:") or Path(spec).expanduser().is_dir()):
+        raise InputError(
+            f"masks are {spec!r}, expected a folder of pictures, key:NAME, attention or cam."
+        )
     else:
         assert spec is not None
         found, told = (
