@@ -13,7 +13,7 @@ Result: not yet measured.
 Run: python benchmarks/uvce_study.py --generator FOLDER --data pack:test.npz --out DIR
      [--guide SPEC ...] [--judge SPEC ...] [--count 100] [--minutes 9] [--inner 10] [--rate 0.01]
      [--sweep INNER:RATE ...] [--stage inversion,variants,guides,errors,512]
-     [--variant SIGMA:WEIGHT ...] [--sigma 0.005] [--weight 250]
+     [--variant SIGMA:WEIGHT ...] [--sigma 0.05] [--weight 250]
 Everything is written to DIR/uvce_study.json as it comes; sheets of pictures lie beside it.
 """
 
@@ -66,10 +66,10 @@ class Study:
         self.given, self.began = given, time.monotonic()
         self.device = torch.device(given.device)
         self.model = latent.load(given.generator, device=self.device)
-        chain = replace(UVCE.chain, updates=given.updates, sigma=given.sigma)
+        chain = replace(UVCE.chain, updates=given.updates)
         self.settings = replace(
             UVCE, chain=chain, inner=given.inner, rate=given.rate,
-            latent_weight=given.weight / 10, pixel_weight=given.weight,
+            latent_weight=given.weight / 10, pixel_weight=given.weight, small_sigma=given.sigma,
         )  # fmt: skip
         data = open_set(given.data, limit=None)
         rows = range(min(len(data), given.pool))
@@ -416,8 +416,7 @@ def variants(study: Study) -> None:
             return
         sigma, weight = (float(part) for part in text.split(":"))
         settings = replace(
-            study.settings, chain=replace(study.settings.chain, sigma=sigma),
-            latent_weight=weight / 10, pixel_weight=weight,
+            study.settings, small_sigma=sigma, latent_weight=weight / 10, pixel_weight=weight
         )  # fmt: skip
         found, seconds = edited(study, net, rows, targets, settings)
         result, _ = measured(study, spec, rows, targets, found)
@@ -553,7 +552,7 @@ def main() -> None:
     parser.add_argument("--pool", type=int, default=2000, help="pictures to choose from")
     parser.add_argument("--errors", type=int, default=50)
     parser.add_argument("--updates", type=int, default=UVCE.chain.updates)
-    parser.add_argument("--sigma", type=float, default=UVCE.chain.sigma, help="noise of cut-outs")
+    parser.add_argument("--sigma", type=float, default=UVCE.small_sigma, help="noise of cut-outs")
     parser.add_argument("--weight", type=float, default=UVCE.pixel_weight, help="of the distance")
     parser.add_argument("--variant", action="append", default=[], metavar="SIGMA:WEIGHT")
     parser.add_argument("--few", type=int, default=40, help="pictures of each variant")
@@ -570,7 +569,7 @@ def main() -> None:
     given = parser.parse_args()
     given.guide = given.guide or list(GUIDES)
     given.judge = given.judge or list(JUDGES)
-    given.variant = given.variant or ["0.005:250", "0.05:250", "0.005:80", "0.05:80"]
+    given.variant = given.variant or ["0.005:250", "0.05:250", "0.1:250", "0.05:80"]
     study = Study(given)
     for name in given.stage.split(","):
         if study.late():

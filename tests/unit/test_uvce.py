@@ -513,6 +513,25 @@ def test_gradients_through_injection_blending_and_penalty_are_exact(model, x, te
         assert slope == pytest.approx((grad * way).sum().item(), rel=0.05, abs=5e-3)
 
 
+@pytest.mark.parametrize(("side", "noisy"), [(16, True), (8, False)])
+def test_small_images_get_more_noise_in_their_cut_outs(model, x, side, noisy):
+    """Asked about crops of one grey image: their spread is the noise."""
+    spread = []
+
+    def table(crops):
+        spread.append((crops - crops.mean((2, 3), keepdim=True)).std().item())
+        return 0 * crops.flatten(1)[:, :1]
+
+    settings = EditSettings(
+        chain=Settings(steps=1, updates=1, cuts=4, sigma=0.0, last=1), inject=(0.0,),
+        blend=(0.0,), inner=0, small_sigma=10.0,
+    )  # fmt: skip
+    grey = Term(table, torch.zeros(2, dtype=torch.long), side)
+    uvce(model, x, [grey], source=[CAT] * 2, target=[CAT] * 2, words=[("cat", "cat")] * 2,
+         masks=half(), settings=settings, seeds=row_seeds(2, 0))  # fmt: skip
+    assert (max(spread) > 5) == noisy
+
+
 def test_hooks_left_out_change_nothing(model, term):
     start = given(model, [CAT] * 2)
     plain = ascend(model, start, [term], settings=CHAIN, seeds=row_seeds(2, 0))

@@ -8,11 +8,11 @@ Paper: Augustin, Neuhaus, Hein 2024 (digin2024), sections 3.2 and 5, Algorithm 2
        its code.
 Differs: distances are means over elements, as in the code; the paper's text writes sums, which
        with the same weights would be another method. The reference is E(x), not z_T. Images are a
-       batch, each with the schedule that is best for it.
+       batch, each with the schedule that is best for it. Small images get more noise in cut-outs.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Literal
 
@@ -37,7 +37,6 @@ from counterlens.explanations.masks import (
 from counterlens.explanations.pixel import temperature_of
 from counterlens.generators.ascent import (
     COUNTERFACTUAL,
-    Ascent,
     Hooks,
     Inputs,
     Penalty,
@@ -47,6 +46,7 @@ from counterlens.generators.ascent import (
     judge,
 )
 from counterlens.generators.attention import Maps, Watch, inject
+from counterlens.generators.cutouts import WIDE
 from counterlens.generators.ddim import ddim, repeated
 from counterlens.generators.inversion import RATE, Inversion, invert
 from counterlens.generators.latent import LatentDiffusion, Latents
@@ -72,6 +72,8 @@ class EditSettings:
         inject: shares of the steps in which the image's attention is kept; the best one is taken.
         blend: shares of the steps in which what is held is blended in; the best one is taken.
         latent_weight, pixel_weight: of the squared distances, as means.
+        small_sigma: noise of the cut-outs where images are no larger than what the classifier sees;
+            there no pooling stands between it and the single pixel.
         inner, rate: of the inversion.
         reference: repeat the faults of the paper's code in the mixing of words.
     """
@@ -81,6 +83,7 @@ class EditSettings:
     blend: tuple[float, ...] = (0.0, 0.3)
     latent_weight: float = 25.0
     pixel_weight: float = 250.0
+    small_sigma: float = 0.05
     inner: int = 10
     rate: float = RATE
     reference: bool = False
@@ -302,14 +305,13 @@ def uvce(
     start = Inputs(given.z, repeated(model.embed(target), settings.chain.steps), given.null)
     chosen = search_schedule(model, start, terms, prepared, mix, held, penalty, settings)
     hooks = hooks_of(model, prepared, mix, held, chosen, settings)
+    chain = settings.chain
+    if any(model.side < WIDE * term.side for term in terms):
+        chain = replace(chain, sigma=max(chain.sigma, settings.small_sigma))
     found = ascend(
-        model, start, terms, settings=settings.chain, seeds=seeds, kept=kept, told=told,
+        model, start, terms, settings=chain, seeds=seeds, kept=kept, told=told,
         penalty=penalty, hooks=hooks,
     )  # fmt: skip
-    return _edit(found, chosen, prepared)
-
-
-def _edit(found: Ascent, chosen: Sequence[Schedule], prepared: Prepared) -> Edit:
     return Edit(
         found.images, found.scores, found.start_images, found.start, tuple(chosen), found.inputs,
         found.trace, prepared,
