@@ -14,6 +14,7 @@ Training, the same for every recipe nae-NAME (the three of nae-tiny86* take tiny
 
 import argparse
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,7 @@ import numpy as np
 from counterlens.data import open_set
 from counterlens.data.sets import encoded
 from counterlens.runs import Run, atomic, write_json
+from counterlens.workflows.audit import audit
 from counterlens.workflows.curate import adversarial, ood
 from counterlens.workflows.freeze import freeze
 
@@ -81,8 +83,18 @@ def _measure(run: Run, held_out: list[str], out: Path, name: str) -> None:
         print(f"{key}: {number['value']}{ends} n={number['n']}")
 
 
+def _draw(
+    models: Path, names: Sequence[str], data: str, out: Path, ood: Sequence[str] = ()
+) -> None:
+    """The paper's Figures 8–11, 14, 15 in small: the report of a comparison of all networks."""
+    there = [name for name in names if (models / name / "model").is_dir()]
+    specs = [f"{name.removeprefix('nae-')}={_model(models, name)}" for name in there]
+    runs = audit(specs, data, ood=ood, anyway=True, out=out / "family", quiet=True)
+    print(runs[-1].folder / "report.html")
+
+
 def main() -> None:
-    """Split, mine, measure."""
+    """Split, mine, measure, draw."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", choices=("packs", "adversarial", "ood"))
     parser.add_argument("folder", type=Path)
@@ -106,6 +118,7 @@ def main() -> None:
             out=asked.out / "run",
         )
         _measure(run, held_out, asked.out, "nae_small_adversarial")
+        _draw(asked.models, ("nae-resnet18", *names), str(asked.out / "set"), asked.out)
         return
     run = ood(
         [f"pack:{asked.folder}/tiny86_foreign.npz"],
@@ -116,6 +129,8 @@ def main() -> None:
         out=asked.out / "run",
     )
     _measure(run, held_out, asked.out, "nae_small_ood")
+    known = f"pack:{asked.folder}/tiny86_test.npz"
+    _draw(asked.models, ("nae-tiny86", *names), known, asked.out, [str(asked.out / "set")])
 
 
 if __name__ == "__main__":
