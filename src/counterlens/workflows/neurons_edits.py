@@ -253,6 +253,6 @@ def _numbers(
             (way, value, unbounded), (f"{way}_confidence", sure, (0.0, 1.0))
         ):  # fmt: skip
             values = np.array([row[name] for row in part], dtype=np.float64)
-            low, high = mean_interval(values, bounds)
+            low, high = mean_interval(values, bounds) if len(values) > 1 else (None, None)
             found[f"{start}.{metric}"] = Number(float(values.mean()), len(values), low, high, told)
     return found
