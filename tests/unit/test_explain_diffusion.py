@@ -4,6 +4,8 @@ Oracles: confidences and distances asked anew on the PNG files, a stopped run ag
 hand-made classifiers that answer by colour.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -17,6 +19,7 @@ from counterlens.generators.ascent import begin
 from counterlens.images import read, write_png
 from counterlens.models.salient import load_salient
 from counterlens.types import Preprocess
+from counterlens.workflows import explain_cases
 from counterlens.workflows import explain_diffusion as workflow
 from counterlens.workflows.explain import explain
 from counterlens.workflows.explain_cases import forced, phrase
@@ -31,6 +34,13 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("generator") / "tiny"
     latent.save(tiny_model(), folder, card={"name": "tiny random"})
     return folder
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch):
+    """Schedules and long inversions are tested where they live."""
+    brief = replace(UVCE, inner=2, inject=(0.5,), blend=(0.0,))
+    monkeypatch.setattr(explain_cases, "UVCE", brief)
 
 
 def classifier(
