@@ -296,7 +296,7 @@ def main() -> int:
     parser.add_argument("--rate", type=float, default=0.05)
     parser.add_argument("--count", type=int, default=32, help="counterfactuals")
     parser.add_argument("--updates", type=int, default=EDIT.chain.updates)
-    parser.add_argument("--longer", type=int, default=50, help="updates at steps for 32 px")
+    parser.add_argument("--longer", type=int, default=100, help="updates at steps for 32 px")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     study(options)
