@@ -111,3 +111,22 @@ def test_captions_say_what_was_measured():
 def test_articles_follow_the_sound_of_the_first_letter():
     assert captions.prompt("airplane") == "a photograph of an airplane"
     assert captions.prompt("horse") == "a photograph of a horse"
+
+
+def test_decibels_are_told_over_all_pixels_and_image_by_image():
+    quality = pytest.importorskip("counterlens.workflows.diffusion_quality")
+
+    class Off:  # a reconstruction that is off by 0.1 in one image and by 0.01 in the other
+        device = torch.device("cpu")
+
+        def encode(self, x):
+            return x
+
+        def decode(self, z):
+            return z + torch.tensor([0.1, 0.01]).view(2, 1, 1, 1)
+
+    found = quality.exactness(Off(), torch.full((2, 3, 4, 4), 51, dtype=torch.uint8))
+    assert found["generator.psnr"].value == pytest.approx(-10 * math.log10((0.01 + 0.0001) / 2))
+    assert found["generator.psnr_image"].value == pytest.approx((20 + 40) / 2, abs=1e-4)
+    low, high = found["generator.psnr_image"].low, found["generator.psnr_image"].high
+    assert 20 - 1e-4 <= low < 29 and 31 < high <= 40 + 1e-4

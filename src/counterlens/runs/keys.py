@@ -150,6 +150,7 @@ _KNOWN: dict[str, tuple[str, Unit, Better, float | None]] = {
     "neurons.beats_prompt": ("Units driven further than by the best prompt", "share", "", None),
     "generator.agreement": ("Samples that show the prompt's class", "share", "up", None),
     "generator.psnr": ("PSNR of the autoencoder in dB", "plain", "up", None),
+    "generator.psnr_image": ("PSNR of the autoencoder, mean over images", "plain", "up", None),
     "generator.copies": ("Samples next to a training image", "share", "down", None),
     "outdata.kept": ("Pictures that stay", "share", "", None),
     "outdata.removed": ("Pictures that went", "share", "", None),

@@ -5,9 +5,11 @@ taken no part in making the generator.
 """
 
 import argparse
+import math
 import sys
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
@@ -23,7 +25,7 @@ from counterlens.generators.cutouts import seen
 from counterlens.generators.latent import LatentDiffusion
 from counterlens.images import tile, write_png
 from counterlens.metrics.generation import kid_interval, nearest, psnr, recall
-from counterlens.metrics.intervals import wilson
+from counterlens.metrics.intervals import mean_interval, wilson
 from counterlens.models import load
 from counterlens.models.parts import features
 from counterlens.runs import Number, Run, new_folder
@@ -86,7 +88,7 @@ def evaluate(
     if judge is not None:
         found["generator.agreement"] = agreement(run, made, classes, each, judge, how)
     if test is not None:
-        found["generator.psnr"] = exactness(model, test)
+        found |= exactness(model, test)
         if judge is not None:
             found |= realism(judge, made, test, how)
         if train is not None:
@@ -120,16 +122,27 @@ def agreement(
 
 
 @torch.no_grad()
-def exactness(model: LatentDiffusion, test: UInt8[Tensor, "n 3 h w"]) -> Number:
-    """Decibels between test images and their reconstructions."""
+def exactness(model: LatentDiffusion, test: UInt8[Tensor, "n 3 h w"]) -> dict[str, Number]:
+    """Decibels between test images and their reconstructions, over all pixels and image by image.
+
+    The mean over images is the higher one: an image that is hard weighs less in it.
+    """
     made, wanted = [], []
     for part in torch.split(test, 250):
         x = part.to(model.device).float() / 255
         made.append(model.decode(model.encode(x)).cpu())
         wanted.append(x.cpu())
-    value = psnr(torch.cat(made), torch.cat(wanted))
-    protocol = f"PSNR of the autoencoder over all pixels of {len(test)} test images, in dB"
-    return Number(value, len(test), None, None, protocol)
+    pairs = zip(torch.cat(made), torch.cat(wanted), strict=True)
+    each = np.array([psnr(one[None], other[None]) for one, other in pairs])
+    whole = f"PSNR of the autoencoder over all pixels of {len(test)} test images, in dB"
+    mean = f"PSNR of the autoencoder, mean over {len(test)} test images, in dB"
+    low, high = mean_interval(each, (0.0, math.inf))
+    return {
+        "generator.psnr": Number(
+            psnr(torch.cat(made), torch.cat(wanted)), len(test), None, None, whole
+        ),
+        "generator.psnr_image": Number(float(each.mean()), len(test), low, high, mean),
+    }
 
 
 @torch.no_grad()
