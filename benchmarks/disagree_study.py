@@ -145,7 +145,8 @@ def pair(given: argparse.Namespace, stage: str, first: str, second: str) -> None
             f"{found[f'{key}.succeeded'].value:.2f}, n {up.n}; bars met: {met}")  # fmt: skip
         for name, number in found.items():
             if name.startswith((f"{key}.gap_", f"{key}.sides_")) or name == f"{key}.real":
-                say(f"  {name} {number.value:.3f} [{number.low:.3f}, {number.high:.3f}]")
+                shown = [v if v is None else round(v, 3) for v in plain({"": number})[""]]
+                say(f"  {name} {shown}")
     say(f"{run.manifest.get('verdict', 'no real images were given')}\n{took:.1f} s")
     by_class = {
         f"{word} {way}": [
