@@ -2,7 +2,8 @@
 
 Result (one NVIDIA H200, cifar10-at-0.5, l2 0.5, 1,000 points, alone on the machine): 28.2 s in the
 first call of a process, 25.5 s in the second (APGD-CE 0.7, APGD-T 4.8, FAB-T 5.8, Square 13.4,
-probes 0.8), 67.5 % robust; the reference took 161.9 s for a network of this form: 5.7 and 6.4 times.
+probes 0.8), 67.5 % robust; the reference took 161.9 s for a network of this form: 5.7 and
+6.4 times.
 Parity (results/attack_parity.json, 1,000 points, l2 0.5 and linf 8/255, two robust models, both
 peers): ours is never more than 0.1 points higher, and at most 1 point falls to a peer alone.
 Two CPU cores: see results/attack_cpu.json, if there.
