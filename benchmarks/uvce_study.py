@@ -9,7 +9,8 @@ Claims to be tested, on CIFAR-10 test images with the small generator:
   errors      mistaken images turned to their true class, apart
   512         with the architecture of Stable Diffusion 1.4 and random weights it runs at 512 pixels
 
-Result: not yet measured.
+Result: docs/papers/digin2024.md, "Numbers", and results/uvce_study.json; errors and 512 are not
+measured yet.
 Run: python benchmarks/uvce_study.py --generator FOLDER --data pack:test.npz --out DIR
      [--guide SPEC ...] [--judge SPEC ...] [--count 100] [--minutes 9] [--inner 10] [--rate 0.01]
      [--sweep INNER:RATE ...] [--stage inversion,variants,guides,errors,512]
