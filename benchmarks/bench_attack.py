@@ -13,7 +13,8 @@ Run: PYTHONPATH=src .venv-peers/bin/python benchmarks/bench_attack.py MODEL DATA
 
 Peers run at the best of the batch sizes given, with all 5,000 Square queries. torchattacks takes
 10 steps per attack where the protocol has 100: its arm `torchattacks` is as shipped,
-`torchattacks-100` has the steps of the protocol. The arm `ours-compiled` includes compiling once.
+`torchattacks-100` has the steps of the protocol. The arm `ours-compiled` includes compiling once;
+`ours-bare` leaves out the probes that judge the result, `ours-fast` is the version of that name.
 """
 
 import argparse
@@ -69,8 +70,8 @@ def points(path: Path, count: int) -> tuple[Tensor, Tensor]:
 
 def ours(model: nn.Module, x: Tensor, y: Tensor, ball: Ball, args: argparse.Namespace, **more: Any):
     """Robust flags and the record of our own attack."""
-    version: Any = "standard"
-    if args.queries != 5000:
+    version: Any = more.pop("version")
+    if version == "standard" and args.queries != 5000:
         version = [
             s if s.name != "square" else type(s)(s.name, Square(args.queries), s.score, slope=False)
             for s in stages_of("standard", args.classes, ball.norm)[0]
@@ -250,7 +251,11 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     for arm in args.arms:
         if arm.startswith("ours"):
-            more = {"compiled": "compiled" in arm, "trust": "bare" not in arm}
+            more = {
+                "compiled": "compiled" in arm,
+                "trust": "bare" not in arm,
+                "version": "fast" if "fast" in arm else "standard",
+            }
             (flags, record), wall, cpu = timed(
                 partial(ours, model, x, y, ball, args, **more), device
             )
