@@ -6,7 +6,9 @@ probes 0.8), 67.5 % robust; the reference took 161.9 s for a network of this for
 6.4 times.
 Parity (results/attack_parity.json, 1,000 points, l2 0.5 and linf 8/255, two robust models, both
 peers): ours is never more than 0.1 points higher, and at most 1 point falls to a peer alone.
-Two CPU cores: see results/attack_cpu.json, if there.
+Two CPU cores, a small robust network, 100 points (results/attack_cpu.json): 2.31 times as fast as
+pyautoattack; 1.18 times as fast as torchattacks, which as shipped takes 10 steps where the protocol
+has 100, a tenth of our backward passes. Same robust accuracy, point for point.
 Run: PYTHONPATH=src .venv-peers/bin/python benchmarks/bench_attack.py MODEL DATA --points 100
      (MODEL a checkpoint folder or zoo name, DATA a packed .npz; --device cuda on a GPU; peers
      that are not installed are skipped, or found in a folder named in PYTHONPATH)
