@@ -112,3 +112,18 @@ class Squashed(Wrapped):
 
     def forward(self, x: Tensor) -> Tensor:
         return 10 * torch.tanh(50 * self.net(x))
+
+
+class Plane(nn.Module):
+    """Two classes apart by a plane through the middle of small pictures: logits ±w·x."""
+
+    SIDE = 4
+
+    def __init__(self) -> None:
+        super().__init__()
+        rng = torch.Generator().manual_seed(0)
+        self.weight = nn.Parameter(torch.randn(3 * self.SIDE**2, generator=rng) / 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        score = x.flatten(1) @ self.weight
+        return torch.stack([score, -score], 1)

@@ -7,8 +7,8 @@ With logits ±w·(x − ½) the confidence in the true class at distance r is at
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
+from attack_models import Plane
 from counterlens.classifier import Classifier
 from counterlens.data.sets import array_set
 from counterlens.errors import InputError
@@ -20,18 +20,7 @@ from counterlens.workflows.protocol import Inside, choose
 from counterlens.workflows.radius import RADII, radius_curves
 from counterlens.workflows.settings import Settings
 
-SIDE, HEAT, FAR = 4, 2.0, 0.8
-
-
-class Plane(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        rng = torch.Generator().manual_seed(0)
-        self.weight = nn.Parameter(torch.randn(3 * SIDE * SIDE, generator=rng) / 4)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        score = x.flatten(1) @ self.weight
-        return torch.stack([score, -score], 1)
+SIDE, HEAT, FAR = Plane.SIDE, 2.0, 0.8
 
 
 @pytest.fixture(scope="module")

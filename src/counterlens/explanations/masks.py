@@ -149,7 +149,7 @@ def masked_mean(
 ) -> Float[Tensor, "b"]:
     """The squared distance where the mask is, as a mean over all elements.
 
-    Equation: digin2024 (5)   mean(M · (a − b)²)
+    Equation: digin2024 (4)   mean(M · (a − b)²)
     """
     return (mask * (a - b).square()).flatten(1).mean(1)
 

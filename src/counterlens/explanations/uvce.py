@@ -184,7 +184,7 @@ class Edit:
 def class_term(classifier: Classifier, classes: Labels) -> Term:
     """A classifier's log-confidence in one class per image, after temperature.
 
-    Equation: digin2024 (4)   log p̂_t(x); (20) for a zero-shot classifier of two texts
+    Equation: digin2024 (5)   log p_f(y | x); (20) for a zero-shot classifier of two texts
     """
     warmth = temperature_of(classifier)
 
@@ -321,7 +321,7 @@ def uvce(
 def distance(prepared: Prepared, held: Mask, settings: EditSettings) -> Penalty:
     """What leaving the image costs where it is held, in latents and in pixels.
 
-    Equation: digin2024 (5)   w_VAE mean(M_VAE (ẑ₀ − E(x))²) + w_PX mean(M_PX (x̂ − x)²)
+    Equation: digin2024 (4)   w_VAE mean(M_VAE (ẑ₀ − E(x))²) + w_PX mean(M_PX (x̂ − x)²)
     """
     latents = prepared.inversion.latents
     small = resized(held, (latents.shape[2], latents.shape[3]))

@@ -80,7 +80,7 @@ class Editing:
 def direction_term(classifier: Classifier, direction: Direction, weight: float, n: int) -> Term:
     """A direction's value, raised or lowered.
 
-    Equation: digin2024 (7)   max ±φ(D(z_0))_n,  or ±α_l(D(z_0))
+    Equation: digin2024 (6)   max ±φ(D(z_0))_n,  or ±α_l(D(z_0))
     """
 
     def table(x: Images) -> torch.Tensor:
