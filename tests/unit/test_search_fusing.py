@@ -5,6 +5,7 @@ on a GPU, in bf16 by the kernels themselves.
 """
 
 import copy
+import importlib
 import importlib.util
 import os
 import subprocess
@@ -53,11 +54,31 @@ def compare(activation: str) -> None:
     torch.testing.assert_close(da, db, rtol=1e-3, atol=1e-4)
 
 
+def compare_square() -> None:
+    """Proposals of the square attack by one kernel and by plain tensors, from several levels."""
+    square = importlib.import_module("counterlens.search.square")
+
+    gen = torch.Generator().manual_seed(0)
+    for channels, height, width in ((3, 32, 32), (1, 9, 12)):
+        x = torch.rand(6, channels, height, width, generator=gen)
+        ball = Ball("l2", torch.tensor([0.5, 0.1, 2.0, 0.5, 0.3, 1.0]))
+        delta = torch.randn(x.shape, generator=gen)
+        best = ball.project(x + 0.1 * delta, x)
+        level = torch.tensor([0, 1, 3, 5, 8, 9])
+        drawn = torch.rand(6, 5 + channels, generator=gen)
+        plain = square._propose_l2(x, best, ball, level, drawn, 0.8)
+        square.can_fuse = lambda device: True
+        fused = square._propose_l2(x, best, ball, level, drawn, 0.8)
+        square.can_fuse = lambda device: False
+        assert (plain - best).abs().max() > 1e-3
+        torch.testing.assert_close(fused, plain, rtol=1e-5, atol=1e-6)
+
+
 @needs_triton
 def test_fused_passes_are_the_plain_network() -> None:
     code = (
         "import runpy, sys; m = runpy.run_path(sys.argv[1]); m['compare']('silu'); "
-        "m['compare']('relu')"
+        "m['compare']('relu'); m['compare_square']()"
     )
     env = dict(os.environ, TRITON_INTERPRET="1")
     done = subprocess.run(
@@ -80,6 +101,22 @@ def test_a_sum_used_twice_is_left_alone() -> None:
     traced = torch.fx.symbolic_trace(Twice())
     assert fuse(traced) == 0
     assert not any(isinstance(part, Fused) for part in traced.modules())
+
+
+@pytest.mark.gpu
+def test_a_proposal_in_one_pass_is_the_plain_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    square = importlib.import_module("counterlens.search.square")
+
+    gen = torch.Generator().manual_seed(0)
+    x = torch.rand(40, 3, 32, 32, generator=gen)
+    ball = Ball("l2", 0.5)
+    best = ball.project(x + 0.1 * torch.randn(x.shape, generator=gen), x)
+    level = torch.randint(0, 10, (40,), generator=gen)
+    drawn = torch.rand(40, 8, generator=gen)
+    plain = square._propose_l2(x, best, ball, level, drawn, 0.8)
+    parts = [part.cuda() for part in (x, best, level, drawn)]
+    fused = square._propose_l2(parts[0], parts[1], ball, parts[2], parts[3], 0.8)
+    torch.testing.assert_close(fused.cpu(), plain, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.gpu

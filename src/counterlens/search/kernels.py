@@ -1,6 +1,6 @@
 # mypy: disable-error-code="no-untyped-def,untyped-decorator,import-untyped"
 # ruff: noqa: N803
-"""Triton kernels of `fusing`; importing this module needs Triton.
+"""Triton kernels of `fusing` and of the square attack; importing this module needs Triton.
 
 Pictures are stored channels last, so the channel of an element is its place modulo the number of
 channels. Sums are made in float32 whatever the storage.
@@ -64,3 +64,58 @@ def backward(
         slope = tl.where(total > 0, 1.0, 0.0)
     value = tl.load(grad + at, mask=inside, other=0.0).to(tl.float32) * slope
     tl.store(out + at, value.to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def move_mass(
+    x,
+    best,
+    out,
+    corners,
+    sides,
+    kinds,
+    signs,
+    reach,
+    table,
+    width,
+    pixels,
+    table_side,
+    reach_step,
+    CHANNELS: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """One proposal of the square attack in l2, a whole picture (channels, pixels) per program.
+
+    The same steps as `square._propose_l2`, which says what they mean.
+    """
+    picture = tl.program_id(0).to(tl.int64)
+    channel = tl.arange(0, ROWS)[:, None]
+    pixel = tl.arange(0, BLOCK)[None, :]
+    inside = (channel < CHANNELS) & (pixel < pixels)
+    at = picture * CHANNELS * pixels + channel * pixels + pixel
+    start = tl.load(x + at, mask=inside, other=0.0)
+    delta = tl.load(best + at, mask=inside, other=0.0) - start
+    side = tl.load(sides + picture)
+    corner = corners + 4 * picture
+    down = pixel // width - tl.load(corner)
+    right = pixel % width - tl.load(corner + 1)
+    mask = (down >= 0) & (down < side) & (right >= 0) & (right < side)
+    down_there = pixel // width - tl.load(corner + 2)
+    right_there = pixel % width - tl.load(corner + 3)
+    other = (down_there >= 0) & (down_there < side) & (right_there >= 0) & (right_there < side)
+    place = (tl.load(kinds + picture) * table_side + down) * table_side + right
+    shape = tl.load(table + place, mask=mask & (pixel < pixels), other=0.0)
+    sign = tl.load(signs + picture * CHANNELS + channel, mask=channel < CHANNELS, other=0.0)
+
+    old = tl.where(mask, delta, 0.0)
+    new = shape * sign + old / (tl.sqrt(tl.sum(old * old, 1))[:, None] + 1e-10)
+    radius = tl.load(reach + picture * reach_step)
+    spare = tl.maximum(radius * radius - tl.sum(tl.sum(delta * delta, 1), 0), 0.0)
+    freed = tl.where(mask | other, delta, 0.0)
+    mass = tl.sqrt(spare / CHANNELS + tl.sum(freed * freed, 1))[:, None]
+    new = new * (mass / (tl.sqrt(tl.sum(new * new, 1))[:, None] + 1e-10))
+    moved = tl.where(mask, new, tl.where(other, 0.0, delta))
+    size = tl.sqrt(tl.sum(tl.sum(moved * moved, 1), 0))
+    point = start + moved * (radius / tl.maximum(size, 1e-12))
+    tl.store(out + at, tl.minimum(tl.maximum(point, 0.0), 1.0), mask=inside)

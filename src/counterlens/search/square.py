@@ -16,6 +16,7 @@ from torch import Tensor
 from counterlens.ball import Ball, Seeds, mix, row_seeds, uniform, unit
 from counterlens.errors import InputError
 from counterlens.search.found import Found
+from counterlens.search.fusing import can_fuse
 from counterlens.search.pgd import keep
 from counterlens.search.rules import State, Told, finite
 from counterlens.types import Images, Objective
@@ -23,6 +24,7 @@ from counterlens.types import Images, Objective
 SQUARE_NORMS = ("l2", "linf")
 HALVINGS = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)
 TILES = 5
+ONE_PASS = 4096  # pixels of a picture that one program of a GPU can hold
 _STRIDE = 0x1B873593CC9E2D51  # odd: apart from the steps inside a draw
 
 
@@ -99,14 +101,19 @@ def _sizes(norm: str, height: int, width: int, share: float, device: torch.devic
 
 def _windows(x: Images, drawn: Tensor, side: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Square windows at random places, two drawn numbers each: mask, and place of each pixel."""
-    room = _extents(x, drawn.shape[1] // 2) - side[:, None] + 1
-    corner = torch.minimum((drawn * room).long(), room - 1)
+    corner = _corners(x, drawn, side)
     down = torch.arange(x.shape[2], device=x.device) - corner[:, 0::2, None]
     right = torch.arange(x.shape[3], device=x.device) - corner[:, 1::2, None]
     side = side[:, None, None]
     rows = (down >= 0) & (down < side)
     columns = (right >= 0) & (right < side)
     return rows[:, :, :, None] & columns[:, :, None, :], down, right
+
+
+def _corners(x: Images, drawn: Tensor, side: Tensor) -> Tensor:
+    """The upper left pixel of each window: row and column in turn."""
+    room = _extents(x, drawn.shape[1] // 2) - side[:, None] + 1
+    return torch.minimum((drawn * room).long(), room - 1)
 
 
 def _extents(x: Images, windows: int) -> Tensor:
@@ -197,16 +204,21 @@ def _propose_l2(
 ) -> Images:
     """The l2 mass of two windows is moved into a new patch in the first of them."""
     channels, height, width = x.shape[1:]
-    delta = best - x
     side = _sizes("l2", height, width, share, x.device)[level]
+    table = _patches(height, width, share, x.dtype, x.device)
+    kind = 2 * level + (drawn[:, 4] < 0.5)
+    signs = (drawn[:, 5:] - 0.5).sign()
+    if x.dtype == torch.float32 and height * width <= ONE_PASS and can_fuse(x.device):
+        corners = _corners(x, drawn[:, :4], side)
+        return _in_one_pass(x, best, ball, corners, side, kind, signs, table)
+
+    delta = best - x
     masks, down, right = _windows(x, drawn[:, :4], side)
     mask, other = masks[:, :1], masks[:, 1:]
-    table = _patches(height, width, share, x.dtype, x.device)
-    kind = (2 * level + (drawn[:, 4] < 0.5))[:, None, None]
     last = table.shape[1] - 1
     place = down[:, 0, :, None].clamp(0, last), right[:, 0, None, :].clamp(0, last)
-    shape = table[kind, place[0], place[1]][:, None] * mask
-    signs = (drawn[:, 5:] - 0.5).sign()[:, :, None, None]
+    shape = table[kind[:, None, None], place[0], place[1]][:, None] * mask
+    signs = signs[:, :, None, None]
 
     inside = delta * mask
     old = inside / (_channel_norm(inside) + 1e-10)
@@ -216,6 +228,34 @@ def _propose_l2(
     new = new * (mass / (_channel_norm(new) + 1e-10))
     moved = torch.where(mask, new, torch.where(other, torch.zeros_like(delta), delta))
     return _to_radius(x, moved, ball)
+
+
+def _in_one_pass(
+    x: Images,
+    best: Images,
+    ball: Ball,
+    corners: Tensor,
+    side: Tensor,
+    kind: Tensor,
+    signs: Tensor,
+    table: Tensor,
+) -> Images:
+    """The same proposal by one kernel; written plainly it is some twenty passes over memory."""
+    from counterlens.search import kernels
+
+    x, best = x.contiguous(), best.contiguous()
+    reach = ball.reach(x).contiguous()
+    out = torch.empty_like(x)
+    channels, height, width = x.shape[1:]
+    kernels.move_mass[(len(x),)](
+        *(x, best, out, corners.contiguous(), side, kind, signs.contiguous(), reach, table),
+        *(width, height * width, table.shape[1], int(reach.numel() > 1)),
+        CHANNELS=channels,
+        ROWS=1 << (channels - 1).bit_length(),
+        BLOCK=1 << (height * width - 1).bit_length(),
+        num_warps=8,
+    )
+    return out
 
 
 def _channel_norm(delta: Images) -> Tensor:
