@@ -1,36 +1,46 @@
 """One update of DiG-IN at 512 pixels with the architecture of Stable Diffusion 1.4, random weights.
 
-Claim to be tested: half-precision weights, images in batches, compilation, and recomputing only
-what memory asks for make an update at least four times as fast per image as the paper's form
-(float32, every block recomputed, one image).
+Claim to be tested: half-precision weights, images in batches, replayed or compiled networks, and
+recomputing only what memory asks for make an update at least four times as fast per image as the
+paper's form (float32, every block recomputed, one image).
 
 Setting: 20 DDIM steps, guidance 3, score over the last 3 predictions, 16 cut-outs, one classifier
 (torchvision's efficientnet_b0 at 224, random weights, standing in for an EfficientNet-Lite). The
-conditions are random; what is measured is machinery, not pictures.
+conditions are random; what is measured is machinery, not pictures. The paper's arm runs with
+PyTorch's defaults for float32: convolutions may use TF32, matrix products may not.
 
 With --cosine FOLDER: how well half precision keeps the gradient of the chain, per variable, on
 a trained generator (bar: a cosine of 0.99 with float32).
 
-Result: not yet measured.
-Run: .venv/bin/python benchmarks/bench_diffusion.py [--arm paper] [--arm ours] [--batch 8]
-     [--memory 16GB] [--tiny]      (a CUDA device; --tiny shows on a CPU that it runs)
+Result: not yet measured on a GPU.
+Run: .venv/bin/python benchmarks/bench_diffusion.py all --out sd.json     (every arm, about 4 min)
+     .venv/bin/python benchmarks/bench_diffusion.py [--arm paper] [--arm ours] [--batch 8]
+     [--memory 16GB] [--replay] [--compile] [--tiny] [--cosine zoo:cifar10-diffusion]
+A line of JSON for each arm as it comes. --tiny shows on a CPU that everything runs.
 """
 
 import argparse
 import contextlib
+import gc
 import itertools
 import json
+import signal
 import time
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
 import torch
 from torchvision.models import efficientnet_b0
 
+from counterlens import zoo
 from counterlens.ball import row_seeds
 from counterlens.generators.ascent import COUNTERFACTUAL, Inputs, Settings, Term, ascend, begin
 from counterlens.generators.ddim import ddim
 from counterlens.generators.latent import LatentDiffusion, libraries, load
 from counterlens.generators.memory import free_memory, parse_memory, steps_to_keep
+from counterlens.generators.recorded import recorded
 from counterlens.generators.schedule import stable_diffusion
 
 UNET = {
@@ -44,13 +54,53 @@ VAE = {
     "down_block_types": ("DownEncoderBlock2D",) * 4, "up_block_types": ("UpDecoderBlock2D",) * 4,
 }  # fmt: skip
 SMALL = {"block_out_channels": (32, 32, 64, 64), "norm_num_groups": 8}
+CONTEXT = 600 * 10**6  # what a process takes on the device before any tensor
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One way to make an update.
+
+    Args:
+        paper: float32, each block computed again; else bfloat16, channels last.
+        batch: images at a time.
+        memory: a limit that is enforced, such as 16GB; None takes most of what is free.
+        replay: the UNet as CUDA graphs.
+        compile: transformer and residual blocks of the UNet and the decoder compiled.
+        seconds: an arm that takes longer is given up.
+    """
+
+    name: str
+    paper: bool = False
+    batch: int = 1
+    memory: str | None = None
+    replay: bool = False
+    compile: bool = False
+    seconds: int = 60
+
+
+ALL = (
+    Arm("paper", paper=True, seconds=90),
+    Arm("eager-8", batch=8),
+    Arm("replay-8", batch=8, replay=True),
+    Arm("replay-16GB", memory="16GB", replay=True),
+    Arm("eager-16GB", memory="16GB"),
+    Arm("replay-4", batch=4, replay=True),
+    Arm("eager-16", batch=16),
+    Arm("compiled-replay-8", batch=8, replay=True, compile=True, seconds=150),
+)
+"""Those of `all`, what matters most first; compilation is last, since it changes the networks."""
 
 
 class _Enough(Exception):
     """All that is timed was timed."""
 
 
-def build(device: torch.device, dtype: torch.dtype, *, tiny: bool) -> LatentDiffusion:
+class _Late(BaseException):
+    """The arm's time is over; no Exception, so that nobody between here and there catches it."""
+
+
+def build(device: torch.device, *, tiny: bool) -> LatentDiffusion:
     """Stable Diffusion 1.4 from its configuration, weights random; no text encoder is needed."""
     diffusers, _ = libraries()
     torch.manual_seed(0)
@@ -59,110 +109,325 @@ def build(device: torch.device, dtype: torch.dtype, *, tiny: bool) -> LatentDiff
         unet = diffusers.UNet2DConditionModel(**{**UNET, **(SMALL if tiny else {}), **sizes})
         vae = diffusers.AutoencoderKL(**{**VAE, **(SMALL if tiny else {})})
     for net in (unet, vae):
-        torch.nn.Module.to(net.eval().requires_grad_(False), dtype=dtype)
-        net.to(memory_format=torch.channels_last)
+        net.eval().requires_grad_(False)
     return LatentDiffusion(vae, unet, torch.nn.Identity(), None, stable_diffusion(), "random")
 
 
-def measure(arm: str, given: argparse.Namespace, settings: Settings, device: torch.device) -> dict:
-    """Seconds per update and image, and peak memory, of one arm."""
-    paper = arm == "paper"
-    dtype = torch.float32 if paper else torch.bfloat16
-    torch.set_float32_matmul_precision("highest" if paper else "high")
-    model = build(device, dtype, tiny=given.tiny)
-    count = 1 if paper else given.batch
-    classifier = efficientnet_b0().eval().requires_grad_(False).to(device, dtype)
+class Bench:
+    """What all arms share: networks made once, the device and the results."""
 
-    def table(x: torch.Tensor) -> torch.Tensor:
-        return classifier(x.to(dtype)).float().log_softmax(1)
+    def __init__(self, given: argparse.Namespace, device: torch.device) -> None:
+        self.given, self.device, self.began = given, device, time.perf_counter()
+        self.cuda = device.type == "cuda"
+        self.settings = replace(COUNTERFACTUAL, updates=given.updates)
+        if given.tiny:
+            self.settings = replace(self.settings, steps=3, cuts=2)
+        self.model = build(device, tiny=given.tiny)
+        with torch.device(device):
+            self.classifier = efficientnet_b0().eval().requires_grad_(False)
+        self.found: list[dict[str, Any]] = []
+        self.out = Path(given.out) if given.out else None
+        if self.out is not None:
+            self.out.parent.mkdir(parents=True, exist_ok=True)
+            self.out.write_text("")
+        self.base: float | None = None
 
-    side = 32 if given.tiny else 224
-    term = Term(table, torch.zeros(count, dtype=torch.long, device=device), side)
-    generator = torch.Generator(device).manual_seed(0)
-    z = torch.randn(count, *model.shape, device=device, generator=generator)
-    text = torch.randn(2, count, settings.steps, 77, 768, device=device, generator=generator)
-    start = Inputs(z, text[0], text[1])
-    kept = None
-    if paper:  # the reference recomputes every block of both networks
-        for net in (model.unet, model.vae):
-            net.train()
-            net.enable_gradient_checkpointing()
-    else:
-        budget = parse_memory(given.memory) if given.memory else free_memory(device)
-        kept, fitting = steps_to_keep(model, start, settings, budget)
-        if fitting < count:
-            raise SystemExit(f"{fitting} images fit, {count} were asked for: --batch {fitting}")
-        if given.compile:
-            model = replace(model, unet=torch.compile(model.unet, dynamic=False))
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats()
-    stamps: list[float] = []
+    def keep(self, row: dict[str, Any]) -> None:
+        """Print a result, and write it."""
+        self.found.append(row)
+        line = json.dumps(row)
+        print(line, flush=True)
+        if self.out is not None:
+            with self.out.open("a") as file:
+                file.write(line + "\n")
 
-    def told(k: int, now: object) -> None:
-        if device.type == "cuda":
-            torch.cuda.synchronize()
-        stamps.append(time.perf_counter())
-        if k == settings.updates - 1:  # the last look needs no gradient: it is no update
-            raise _Enough
+    def take(self, arm: Arm) -> None:
+        """Measure an arm; whatever happens to it is its result, and the next one can begin."""
+        began = time.perf_counter()
+        row: dict[str, Any] = {"arm": arm.name, "images": arm.batch}
+        try:
+            with limit(arm.seconds if self.cuda else 0):
+                row |= self.measure(arm)
+            if arm.paper:
+                self.base = row["per_image"]
+            elif self.base is not None:
+                row["times_as_fast"] = self.base / row["per_image"]
+        except _Late:
+            row["failed"] = f"not done in {arm.seconds} s"
+        except Exception as error:
+            row["failed"] = f"{type(error).__name__}: {str(error).strip()[:400]}"
+        row["seconds"] = round(time.perf_counter() - began, 1)
+        self.clean()
+        self.keep(row)
 
-    seeds = row_seeds(count, 0, device=device)
-    with contextlib.suppress(_Enough):
-        ascend(model, start, [term], settings=settings, seeds=seeds, kept=kept, told=told)
-    spans = [b - a for a, b in itertools.pairwise(stamps)][1:]  # the first compiles
-    peak = torch.cuda.max_memory_allocated() / 2**30 if device.type == "cuda" else None
-    return {"arm": arm, "images": count, "kept": kept, "seconds_per_update": spans,
-            "per_image": min(spans) / count, "peak_gib": peak,
-            "device": torch.cuda.get_device_name() if device.type == "cuda" else "cpu",
-            "torch": torch.__version__}  # fmt: skip
+    def clean(self) -> None:
+        """Give memory back, and lift the limit."""
+        gc.collect()
+        if self.cuda:
+            with contextlib.suppress(RuntimeError):  # an error of an arm may come up here again
+                torch.cuda.synchronize()
+            torch.cuda.empty_cache()
+            torch.cuda.set_per_process_memory_fraction(1.0)
+
+    def measure(self, arm: Arm) -> dict[str, Any]:
+        """Seconds per update and image, and peak memory; less is kept where memory ran out."""
+        self.prepare(arm)
+        start, terms = self.inputs(arm)
+        kept: int | None = None
+        if not arm.paper:
+            budget = self.room(arm)
+            kept, fitting = steps_to_keep(self.model, start, self.settings, budget, terms)
+            if fitting < arm.batch:
+                raise RuntimeError(f"{fitting} images fit, {arm.batch} were asked for")
+            if arm.replay:  # one more for those that are not kept; pools waste some
+                kept = kept if kept == self.settings.steps else max(0, int(0.85 * kept) - 1)
+        short: list[int] = []
+        while True:
+            self.reset(arm)
+            stamps, error = self.updates(arm, start, terms, kept)
+            if error is None:
+                break
+            if not kept:
+                raise RuntimeError(error)
+            short.append(kept)
+            kept //= 2
+        spans = [b - a for a, b in itertools.pairwise(stamps)][1:]  # the first one wakes things up
+        return {
+            "kept": kept, "ran_out_with_kept": short, "first_look_seconds": stamps[0],
+            "seconds_per_update": spans, "per_image": min(spans) / arm.batch, **self.peaks(),
+            "limit": arm.memory, "precision": "float32" if arm.paper else "bfloat16",
+            "replay": arm.replay, "compile": arm.compile,
+            "steps": self.settings.steps, "cuts": self.settings.cuts, "side": self.model.side,
+            "classifier": "torchvision efficientnet_b0, random weights",
+            "device": torch.cuda.get_device_name() if self.cuda else "cpu",
+            "torch": torch.__version__,
+        }  # fmt: skip
+
+    def updates(
+        self, arm: Arm, start: Inputs, terms: list[Term], kept: int | None
+    ) -> tuple[list[float], str | None]:
+        """When each look was done, from the beginning; or that memory ran out."""
+        model = recorded(self.model, keep=kept or 0) if arm.replay else self.model
+        stamps: list[float] = []
+        began = time.perf_counter()
+
+        def told(k: int, now: object) -> None:
+            if self.cuda:
+                torch.cuda.synchronize()
+            stamps.append(time.perf_counter() - began)
+            if k == self.settings.updates - 1:  # the last look needs no gradient: it is no update
+                raise _Enough
+
+        seeds = row_seeds(arm.batch, 0, device=self.device)
+        try:
+            with contextlib.suppress(_Enough):
+                ascend(
+                    model, start, terms, settings=self.settings, seeds=seeds, kept=kept, told=told
+                )
+        except torch.OutOfMemoryError as error:
+            return [], str(error).splitlines()[0]
+        return stamps, None
+
+    def prepare(self, arm: Arm) -> None:
+        """The networks in the arm's form."""
+        kind = torch.float32 if arm.paper else torch.bfloat16
+        last = torch.contiguous_format if arm.paper else torch.channels_last
+        for net in (self.model.unet, self.model.vae):
+            torch.nn.Module.to(net, dtype=kind, memory_format=last)
+            net.train(arm.paper)  # diffusers computes again in training only; nothing is dropped
+            if arm.paper:
+                net.enable_gradient_checkpointing()
+            else:
+                net.disable_gradient_checkpointing()
+            if arm.compile:
+                compile_blocks(net)
+        self.classifier.to(kind)
+
+    def inputs(self, arm: Arm) -> tuple[Inputs, list[Term]]:
+        """Random noise and texts, and what is raised."""
+        kind = torch.float32 if arm.paper else torch.bfloat16
+
+        def table(x: torch.Tensor) -> torch.Tensor:
+            return self.classifier(x.to(kind)).float().log_softmax(1)
+
+        count, side = arm.batch, 32 if self.given.tiny else 224
+        term = Term(table, torch.zeros(count, dtype=torch.long, device=self.device), side)
+        generator = torch.Generator(self.device).manual_seed(0)
+        z = torch.randn(count, *self.model.shape, device=self.device, generator=generator)
+        shape = (2, count, self.settings.steps, 77, 768)
+        text = torch.randn(shape, device=self.device, generator=generator)
+        return Inputs(z, text[0], text[1]), [term]
+
+    def room(self, arm: Arm) -> int:
+        """Bytes for what is kept."""
+        if arm.memory is None:
+            return free_memory(self.device)
+        held = torch.cuda.memory_allocated() if self.cuda else 0
+        return max(1, parse_memory(arm.memory) - CONTEXT - held)
+
+    def reset(self, arm: Arm) -> None:
+        """Memory counted from here; a limit is one that the allocator keeps."""
+        self.clean()
+        if self.cuda:
+            if arm.memory is not None:
+                whole = torch.cuda.get_device_properties(self.device).total_memory
+                part = (parse_memory(arm.memory) - CONTEXT) / whole
+                torch.cuda.set_per_process_memory_fraction(min(1.0, part))
+            torch.cuda.reset_peak_memory_stats()
+
+    def peaks(self) -> dict[str, float | None]:
+        """Most memory in tensors, and most that the allocator held, in GiB."""
+        if not self.cuda:
+            return {"peak_gib": None, "reserved_gib": None}
+        return {
+            "peak_gib": torch.cuda.max_memory_allocated() / 2**30,
+            "reserved_gib": torch.cuda.max_memory_reserved() / 2**30,
+        }
+
+    def check_replay(self) -> None:
+        """What replaying says, against the plain network: cosines of answer and gradients."""
+        row: dict[str, Any] = {"check": "replay against plain"}
+        try:
+            with limit(60 if self.cuda else 0):
+                arm = Arm("check", batch=2)
+                self.prepare(arm)
+                start, _ = self.inputs(arm)
+                short = replace(self.settings, steps=3)
+                sides = []
+                for keep in (None, 0, 2):
+                    model = self.model if keep is None else recorded(self.model, keep=keep)
+                    leaves = [t.detach().clone().requires_grad_() for t in
+                              (start.z, start.cond[:, :3], start.null[:, :3])]  # fmt: skip
+                    chain = ddim(model, *leaves, guidance=short.guidance, last=1)
+                    grads = torch.autograd.grad(chain.z.square().sum(), leaves)
+                    sides.append([chain.z.detach(), *grads])
+                for keep, side in zip((0, 2), sides[1:], strict=True):
+                    row[f"kept_{keep}"] = [
+                        cosine(a, b) for a, b in zip(sides[0], side, strict=True)
+                    ]
+        except _Late:
+            row["failed"] = "not done in 60 s"
+        except Exception as error:
+            row["failed"] = f"{type(error).__name__}: {str(error).strip()[:400]}"
+        self.clean()
+        self.keep(row)
 
 
-def cosines(folder: str, device: torch.device, settings: Settings) -> dict:
-    """Cosine of the gradients of the whole chain in bfloat16 and in float32, per variable."""
+def compile_blocks(net: torch.nn.Module) -> None:
+    """Compile the blocks that repeat: a network as a whole takes minutes."""
+    import torch._dynamo
+
+    torch._dynamo.config.cache_size_limit = 64  # one form of a block for each of its shapes
+    for block in net.modules():
+        if type(block).__name__ in ("BasicTransformerBlock", "ResnetBlock2D"):
+            block.compile(dynamic=False)
+
+
+@contextlib.contextmanager
+def limit(seconds: int) -> Iterator[None]:
+    """Give up after so many seconds; 0 never does."""
+
+    def ring(*_: object) -> None:
+        raise _Late
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def cosine(x: torch.Tensor, y: torch.Tensor) -> float:
+    """Of two tensors as vectors."""
+    return torch.cosine_similarity(x.double().flatten(), y.double().flatten(), 0).item()
+
+
+def cosines(
+    spec: str, device: torch.device, settings: Settings, half: str, images: int
+) -> dict[str, Any]:
+    """Cosines of the gradients of the whole chain in half precision and float32, per variable.
+
+    Of each image: of z_T, of all C_t and of all null texts; and the least of any single step's.
+    """
+    folder = zoo.generator(spec[4:]) if spec.startswith("zoo:") else Path(spec)
     grads = []
-    for precision in ("float32", "bfloat16"):
+    for precision in ("float32", half):
         model = load(folder, device=device, precision=precision)
-        seeds = row_seeds(4, 0)
-        given = begin(model, ["a photograph of a cat"] * 4, seeds, steps=settings.steps)
+        seeds = row_seeds(images, 0)
+        given = begin(model, ["a photograph of a cat"] * images, seeds, steps=settings.steps)
         leaves = [t.detach().clone().requires_grad_() for t in (given.z, given.cond, given.null)]
         chain = ddim(model, *leaves, guidance=settings.guidance, last=settings.last, kept=0)
-        way = torch.randn(4, 3, model.side, model.side, generator=torch.Generator().manual_seed(0))
-        total = sum((model.decode(z) * way.to(device)).sum() for z in chain.originals)
+        generator = torch.Generator().manual_seed(0)
+        way = torch.randn(images, 3, model.side, model.side, generator=generator).to(device)
+        total = sum((model.decode(z) * way).sum() for z in chain.originals)
         grads.append(torch.autograd.grad(total, leaves))
-    pairs = zip(("z_T", "C_t", "null_t"), *grads, strict=True)
-    return {
-        name: [torch.cosine_similarity(x.flatten(), y.flatten(), 0).item()
-               for x, y in zip(a, b, strict=True)]
-        for name, a, b in pairs
-    }  # fmt: skip
+    row: dict[str, Any] = {"cosine": spec, "precision": half, "images": images,
+                           "steps": settings.steps, "device": str(device)}  # fmt: skip
+    for name, a, b in zip(("z_T", "C_t", "null_t"), *grads, strict=True):
+        each = [cosine(x, y) for x, y in zip(a, b, strict=True)]
+        row[name] = {"least": min(each), "each": each}
+        if name != "z_T":
+            row[name]["least_of_a_step"] = min(
+                cosine(a[i, t], b[i, t]) for i in range(images) for t in range(settings.steps)
+            )
+    return row
+
+
+def compare_precisions(
+    given: argparse.Namespace, device: torch.device, bench: Bench | None
+) -> None:
+    """Both half precisions on a trained generator."""
+    steps = 3 if given.tiny else COUNTERFACTUAL.steps
+    for half in ("bfloat16", "float16"):
+        try:
+            settings = replace(COUNTERFACTUAL, steps=steps)
+            row = cosines(given.cosine, device, settings, half, given.images)
+        except Exception as error:
+            row = {"cosine": given.cosine, "precision": half,
+                   "failed": f"{type(error).__name__}: {str(error).strip()[:400]}"}  # fmt: skip
+        if bench is not None:
+            bench.keep(row)
+        else:
+            print(json.dumps(row), flush=True)
 
 
 def main() -> None:
+    """Measure the arms that were asked for."""
     parser = argparse.ArgumentParser()
+    parser.add_argument("what", nargs="?", choices=("all",))
     parser.add_argument("--arm", action="append", choices=("paper", "ours"), default=[])
+    parser.add_argument("--only", help="of `all`: names of arms, with commas")
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--memory")
-    parser.add_argument("--updates", type=int, default=5)
-    parser.add_argument("--no-compile", dest="compile", action="store_false")
+    parser.add_argument("--updates", type=int, default=4, help="looks; two fewer are timed")
+    parser.add_argument("--replay", action="store_true")
+    parser.add_argument("--compile", action="store_true")
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--cosine", metavar="FOLDER")
+    parser.add_argument("--images", type=int, default=4, help="for the cosines")
+    parser.add_argument("--out")
     given = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if given.cosine:
-        print(json.dumps(cosines(given.cosine, device, COUNTERFACTUAL)))
+    if given.cosine and given.what is None:
+        compare_precisions(given, device, None)
         return
     if device.type == "cpu" and not given.tiny:
         raise SystemExit("no CUDA device; --tiny shows that the script runs.")
-    settings = replace(COUNTERFACTUAL, updates=given.updates)
-    if given.tiny:
-        settings = replace(settings, steps=3, cuts=2)
-    found = []
-    for arm in given.arm or ["paper", "ours"]:
-        found.append(measure(arm, given, settings, device))
-        print(json.dumps(found[-1]), flush=True)
-        if device.type == "cuda":
-            torch.cuda.empty_cache()
-    if len(found) == 2:
-        print(f"per image {found[0]['per_image'] / found[1]['per_image']:.1f} times as fast")
+    bench = Bench(given, device)
+    ours = Arm("ours", batch=given.batch, memory=given.memory, replay=given.replay,
+               compile=given.compile, seconds=300)  # fmt: skip
+    arms = tuple(ALL[0] if name == "paper" else ours for name in given.arm or ("paper", "ours"))
+    if given.what == "all":
+        arms = tuple(a for a in ALL if not given.only or a.name in given.only.split(","))
+    for arm in arms:
+        if arm.compile and given.what == "all":  # the short things before the longest
+            bench.check_replay()
+            given.cosine = given.cosine or "zoo:cifar10-diffusion"
+            compare_precisions(given, device, bench)
+        bench.take(arm)
+    bench.keep({"end": True, "seconds": round(time.perf_counter() - bench.began, 1)})
 
 
 if __name__ == "__main__":

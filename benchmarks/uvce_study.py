@@ -15,6 +15,7 @@ Run: python benchmarks/uvce_study.py --generator FOLDER --data pack:test.npz --o
      [--guide SPEC ...] [--judge SPEC ...] [--count 100] [--minutes 9] [--inner 10] [--rate 0.01]
      [--sweep INNER:RATE ...] [--stage inversion,variants,guides,errors,512]
      [--variant SIGMA:WEIGHT ...] [--sigma 0.05] [--weight 250]
+     python benchmarks/uvce_study.py --stage 512 --out DIR [--tiny]
 Everything is written to DIR/uvce_study.json as it comes; sheets of pictures lie beside it.
 """
 
@@ -66,6 +67,18 @@ class Study:
     def __init__(self, given: argparse.Namespace) -> None:
         self.given, self.began = given, time.monotonic()
         self.device = torch.device(given.device)
+        self.nets: dict[str, Classifier] = {}
+        self.out = Path(given.out)
+        self.out.mkdir(parents=True, exist_ok=True)
+        self.path = self.out / "uvce_study.json"
+        self.results: dict[str, Any] = {}
+        if self.path.exists():
+            self.results = json.loads(self.path.read_text())
+        if given.stage != "512":  # which makes its own networks and picture
+            self.open(given)
+
+    def open(self, given: argparse.Namespace) -> None:
+        """The generator and the pictures."""
         self.model = latent.load(given.generator, device=self.device)
         chain = replace(UVCE.chain, updates=given.updates)
         self.settings = replace(
@@ -80,14 +93,7 @@ class Study:
         self.classes, self.ids = data.classes, [str(data.ids[i]) for i in rows]
         self.prompts = [captions.prompt(self.classes[k]) for k in self.labels.tolist()]
         self.words = [captions.word(name) for name in self.classes]
-        self.nets: dict[str, Classifier] = {}
         self.ready: dict[int, tuple[Prepared, int]] = {}
-        self.out = Path(given.out)
-        self.out.mkdir(parents=True, exist_ok=True)
-        self.path = self.out / "uvce_study.json"
-        self.results: dict[str, Any] = {}
-        if self.path.exists():
-            self.results = json.loads(self.path.read_text())
         self.say(f"{len(self.x)} pictures, {self.model.name} on {self.device}")
 
     def say(self, line: str) -> None:
@@ -506,6 +512,7 @@ def large(study: Study) -> None:
     for part in (unet, vae, text):
         part.eval().requires_grad_(False)
     model = LatentDiffusion(vae, unet, text, tokenizer, stable_diffusion(), "random")
+    study.say("512: networks made")
     net = study.net(study.given.guide[0])
     x = torch.rand(1, 3, model.side, model.side, device=study.device)
     chain = replace(UVCE.chain, steps=4 if tiny else 20, updates=1 if tiny else 3)
@@ -515,6 +522,7 @@ def large(study: Study) -> None:
     began = time.monotonic()
     ready = prepare(model, x, [words[0]], ["cat"], settings=settings)
     middle = time.monotonic()
+    study.say(f"512: prepared in {middle - began:.1f} s")
     with frozen(net):
         found = uvce(
             model, x, [class_term(net, torch.tensor([0]))], source=[words[0]], target=[words[1]],
@@ -525,9 +533,10 @@ def large(study: Study) -> None:
     peak = torch.cuda.max_memory_allocated() / 2**30 if study.device.type == "cuda" else None
     finite = bool(torch.isfinite(found.images).all())
     study.keep("512", {
-        "side": model.side, "finite": finite, "prepare_seconds": middle - began,
-        "search_seconds": end - middle, "updates": chain.updates, "steps": chain.steps,
-        "peak_gib": peak, "maps_gib": ready.maps.bytes / 2**30,
+        "side": model.side, "weights": "random", "precision": "float32", "finite": finite,
+        "prepare_seconds": middle - began, "search_seconds": end - middle, "updates": chain.updates, "steps": chain.steps,
+        "inner": settings.inner, "schedules": len(settings.schedules),
+        "peak_gib": peak, "maps_gib": ready.maps.bytes / 2**30, "device": str(study.device),
         "not_worse": bool((found.scores >= found.start).all()),
     })  # fmt: skip
 
@@ -544,8 +553,8 @@ STAGES = {
 def main() -> None:
     """Run the stages that were asked for."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--generator", required=True)
-    parser.add_argument("--data", required=True)
+    parser.add_argument("--generator", help="a folder; 512 alone needs none")
+    parser.add_argument("--data", help="test images; 512 alone needs none")
     parser.add_argument("--out", required=True)
     parser.add_argument("--guide", action="append", default=[])
     parser.add_argument("--judge", action="append", default=[])
@@ -571,6 +580,8 @@ def main() -> None:
     given.guide = given.guide or list(GUIDES)
     given.judge = given.judge or list(JUDGES)
     given.variant = given.variant or ["0.005:250", "0.05:250", "0.1:250", "0.05:80"]
+    if given.stage != "512" and not (given.generator and given.data):
+        parser.error("--generator and --data are needed by all stages but 512")
     study = Study(given)
     for name in given.stage.split(","):
         if study.late():

@@ -164,6 +164,8 @@ def ascend(
         hooks: what is done in each step of the chain.
     """
     hooks = hooks or Hooks()
+    if hooks.around is not None and getattr(model.unet, "recomputes", False):
+        raise ValueError("a recorded network cannot be surrounded by something at each step")
     first: list[Images] = []
     trace: list[Scores] = []
     lean = kept is not None and kept < settings.steps

@@ -6,13 +6,15 @@ Differs: what one step keeps is measured, and as many steps as fit are not compu
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
+from counterlens.ball import row_seeds
 from counterlens.errors import InputError
-from counterlens.generators.ascent import Inputs, Settings
+from counterlens.generators.ascent import Inputs, Settings, Term, augmented
 from counterlens.generators.ddim import guided_noise
 from counterlens.generators.latent import LatentDiffusion
 
@@ -48,14 +50,19 @@ def free_memory(device: torch.device) -> int:
 
 
 def steps_to_keep(
-    model: LatentDiffusion, start: Inputs, settings: Settings, budget: int
+    model: LatentDiffusion,
+    start: Inputs,
+    settings: Settings,
+    budget: int,
+    terms: Sequence[Term] = (),
 ) -> tuple[int, int]:
     """How many steps of a chain fit the budget un-recomputed, and how many images at a time.
 
-    Measured on one image: what one step and one decoded image keep for the backward pass.
+    Measured on one image: what one step and one decoded image keep for the backward pass, with
+    the answers of the terms' networks to its cut-outs.
     """
     one = Inputs(start.z[:1], start.cond[:1], start.null[:1])
-    step, picture = measure(model, one, settings)
+    step, picture = measure(model, one, settings, terms)
     room = budget / SLACK
     whole = settings.steps * step + settings.last * picture
     images = max(1, min(len(start.z), int(room / (step + picture))))
@@ -65,7 +72,9 @@ def steps_to_keep(
     return max(0, min(settings.steps - 1, steps)), images
 
 
-def measure(model: LatentDiffusion, one: Inputs, settings: Settings) -> tuple[int, int]:
+def measure(
+    model: LatentDiffusion, one: Inputs, settings: Settings, terms: Sequence[Term] = ()
+) -> tuple[int, int]:
     """Bytes kept for the backward pass by one step and by one decoded image."""
     time = model.schedule.times(settings.steps)[-1]
     z = one.z.detach().requires_grad_()
@@ -73,7 +82,12 @@ def measure(model: LatentDiffusion, one: Inputs, settings: Settings) -> tuple[in
     def step() -> Tensor:
         return guided_noise(model, z, time, one.cond[:, 0], one.null[:, 0], settings.guidance)
 
-    return saved_bytes(model, step), saved_bytes(model, lambda: model.decode(z))
+    def picture() -> Tensor:
+        x = model.decode(z)
+        first = [replace(term, column=term.column[:1]) for term in terms]
+        return augmented(first, x, settings, row_seeds(1, 0, device=x.device)) if first else x
+
+    return saved_bytes(model, step), saved_bytes(model, picture)
 
 
 def saved_bytes(model: LatentDiffusion, compute: Callable[[], Tensor]) -> int:
