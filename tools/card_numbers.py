@@ -1,11 +1,13 @@
 """Write the numbers of an audit into the card of the audited model, and its temperature.
 
-    .venv/bin/python tools/card_numbers.py RUN FOLDER [--seen SET]... [--record NAME]
+    .venv/bin/python tools/card_numbers.py RUN FOLDER [--seen SET]... [--also FILE] [--record NAME]
 
 RUN is a finished audit, FOLDER the checkpoint it audited (e.g. a folder of zoo/weights, or
-RUN/model of a training). `--seen` names sets that share the distribution the model was trained
-against; their numbers are reported apart. With `--record` the card is stored, without weights, as
-zoo/audits/NAME.json: for models of the comparison whose weights are not shipped.
+RUN/model of a training). `--seen` names sets that share the distribution which models of the
+comparison were trained against; their numbers are reported apart, for every model. `--also` adds
+numbers that the audit lacks from a file like benchmarks/results/cards_h200.json, by the card's
+name. With `--record` the card is stored, without weights, as zoo/audits/NAME.json: for models of
+the comparison whose weights are not shipped.
 """
 
 import argparse
@@ -15,7 +17,7 @@ from pathlib import Path
 from counterlens import zoo
 from counterlens.errors import CounterlensError
 from counterlens.models.checkpoint import read_card
-from counterlens.runs import Run, write_json
+from counterlens.runs import Run, read_json, write_json
 from counterlens.workflows.cards import check_weights, with_audit
 
 
@@ -24,12 +26,15 @@ def main() -> int:
     parser.add_argument("run", type=Path)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--seen", action="append", default=[])
+    parser.add_argument("--also", type=Path)
     parser.add_argument("--record", metavar="NAME")
     asked = parser.parse_args()
     try:
         run = Run.open(asked.run)
         check_weights(run, asked.folder)
-        card = with_audit(read_card(asked.folder), run, seen=asked.seen)
+        card = read_card(asked.folder)
+        also = read_json(asked.also).get(card["name"]) if asked.also else None
+        card = with_audit(card, run, seen=asked.seen, also=also)
         path = asked.folder / "card.json"
         if asked.record:
             path = zoo.records() / f"{asked.record}.json"

@@ -183,6 +183,24 @@ def test_a_card_takes_the_numbers_and_the_temperature_of_an_audit(small):
         with_audit({}, run, seen=["svhn"])
 
 
+def test_a_card_takes_what_was_measured_elsewhere_of_the_same_weights_alone(small):
+    folder, run = small
+    card = read_json(folder / "card.json")
+    lost = {**share(0.8), "low": None, "high": None}
+    more = {
+        "weights_sha256": card["weights_sha256"],
+        "numbers": {"accuracy.top1": share(0.99), "ood.moon.worst_auroc": lost},
+        "ood": {"moon": "unseen"},
+    }
+    filled = with_audit(card, run, seen=["patterns"], also=more)
+    assert filled["numbers"]["accuracy.top1"]["value"] == run.numbers["accuracy.top1"].value
+    assert filled["audit"]["ood"] == {"moon": "unseen", "uniform": "noise", "patterns": "seen"}
+    worst = ours(filled, "WC-AUC")
+    assert worst.value == 0.8 and worst.low is None and "no interval" in worst.protocol
+    with pytest.raises(InputError, match="other weights"):
+        with_audit(card, run, also=more | {"weights_sha256": "0" * 64})
+
+
 def test_the_tool_writes_the_card_and_refuses_other_weights(small, monkeypatch, capsys):
     folder, run = small
     tool = runpy.run_path(str(REPOSITORY / "tools" / "card_numbers.py"))["main"]

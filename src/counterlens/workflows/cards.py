@@ -25,14 +25,22 @@ KEPT = (
 """What a card keeps of an audit, as area.metric; the rest is in the run."""
 
 
-def with_audit(card: Mapping[str, Any], run: Run, *, seen: Sequence[str] = ()) -> dict[str, Any]:
+def with_audit(
+    card: Mapping[str, Any],
+    run: Run,
+    *,
+    seen: Sequence[str] = (),
+    also: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
     """The card with the numbers of an audit of its model.
 
     Args:
         card: of the model; its own numbers and temperature are replaced.
         run: a finished audit.
-        seen: out-distribution sets that share the distribution the model was trained against;
-            noise is told by its spec.
+        seen: out-distribution sets that share the distribution which models of the comparison
+            were trained against; they stay out of every row's mean. Noise is told by its spec.
+        also: numbers of these weights measured elsewhere, and the kinds of their sets:
+            {"weights_sha256", "numbers", "ood"}. What the audit measured itself wins.
     """
     manifest = run.manifest
     if manifest["command"] != "audit" or not run.done:
@@ -45,17 +53,20 @@ def with_audit(card: Mapping[str, Any], run: Run, *, seen: Sequence[str] = ()) -
     kinds = {name: _kind(name, spec, seen) for name, spec in names.items()}
     numbers = {key: _brief(n) for key, n in run.numbers.items() if _kept(key)}
     heat = numbers.get("calibration.temperature")
+    more = also or {}
+    if more and more["weights_sha256"] != card["weights_sha256"]:
+        raise InputError(f"the added numbers are of other weights than those of {card['name']}.")
     return {
         **card,
         "temperature": heat.value if heat and heat.value is not None else 1.0,
-        "numbers": {key: number.to_json() for key, number in numbers.items()},
+        "numbers": more.get("numbers", {}) | {k: n.to_json() for k, n in numbers.items()},
         "audit": {
             "date": str(manifest["started"])[:10],
             "version": manifest["versions"].get("counterlens"),
             "weights_hash": manifest.get("weights_hash"),
             "data": manifest["data"],
             "data_fingerprint": manifest["data_fingerprint"],
-            "ood": kinds,
+            "ood": more.get("ood", {}) | kinds,
             "attack": list(settings["attack"]),
             "ood_attack": settings["ood_attack"],
             "attack_version": settings["attack_version"],

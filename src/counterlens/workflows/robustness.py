@@ -248,7 +248,10 @@ def worst_ood(
     )
     ended = (found.complete, probed.complete)
     trust = _trust(in_logits, logits[:_PROBED], better, ended, temperature)
-    text = f"{protocol.text}; worst case within {ball_text}, APGD {STEPS} × {RESTARTS}, upper bound"
+    text = (
+        f"{protocol.text}; worst case within {ball_text}, APGD {STEPS} × {RESTARTS} at temperature "
+        "1, upper bound; scored after temperature"
+    )
     numbers = metrics.ood_numbers(
         in_logits,
         logits,

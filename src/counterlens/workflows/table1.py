@@ -196,8 +196,9 @@ def _audit(
     """The audit of a row, by the protocol of its card."""
     from counterlens.workflows.audit import audit
 
-    how = {**PROTOCOL, **{k: v for k, v in card.get("audit", {}).items() if k in PROTOCOL}}
-    absent = sorted(set(card.get("audit", {}).get("ood", ())) - {name_of(spec) for spec in ood})
+    stored = card.get("audit", {})  # one without attacks says nothing about them
+    how = {**PROTOCOL, **{k: v for k, v in stored.items() if k in PROTOCOL and v}}
+    absent = sorted(set(stored.get("ood", ())) - {name_of(spec) for spec in ood})
     if absent and not quiet:
         import sys
 
@@ -234,12 +235,15 @@ def mean(numbers: Sequence[Number | None], names: Sequence[str]) -> Number | Non
     if not numbers or any(n is None or n.value is None for n in numbers):
         return None
     values, lows, highs = ([getattr(n, part) for n in numbers] for part in ("value", "low", "high"))
-    told = f"mean over {', '.join(names)}; ends averaged, which is no narrower than the truth"
+    whole = None not in (*lows, *highs)
+    ends = "ends averaged, which is no narrower than the truth" if whole else "no interval"
+    told = f"mean over {', '.join(names)}; {ends}"
     verdicts = {verdict(n) for n in numbers if n}
     weak = "weak" if "weak" in verdicts else "trusted"
     trust = {"verdict": weak, "reasons": []} if verdicts - {""} else None
     n = sum(number.n for number in numbers if number)
-    return Number(fmean(values), n, fmean(lows), fmean(highs), told, trust=trust)
+    low, high = (fmean(lows), fmean(highs)) if whole else (None, None)
+    return Number(fmean(values), n, low, high, told, trust=trust)
 
 
 def rows(cards: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
