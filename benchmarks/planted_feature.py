@@ -12,6 +12,8 @@ its last two stages and head anew. Then both are asked, on the same test images:
 Masks: a disc of 13 pixels radius in the middle (it knows neither patch nor classifier), and, with a
 generator, its attention to the class word on the images before the patch was put in.
 How far the corner came towards the patch: 1 − |x' − patch| / |x − patch|, mean over the corner.
+The network averages over places, so a patch may appear elsewhere: the share of pixels that have its
+colour (no channel further than 0.2) is told beside it, and how much of it is new.
 
 Run: .venv/bin/python benchmarks/planted_feature.py --train pack:cifar10_train_part0.npz \
          --test pack:cifar10_test.npz --generator FOLDER --out runs/planted
@@ -43,6 +45,7 @@ from counterlens.images import tile, write_png
 from counterlens.metrics.intervals import mean_interval, wilson
 from counterlens.models import load
 from counterlens.models.parts import cam_layer, head
+from counterlens.workflows.generating import changed as with_changes
 from counterlens.workflows.neurons_data import Known
 from counterlens.workflows.neurons_edits import AT_32, EDIT, direction_term
 from counterlens.workflows.neurons_npca import components
@@ -56,6 +59,7 @@ Keep = Callable[[str, str, object], None]
 BASE, FRESH = "zoo:cifar10-plain-small", ("layer3", "layer4", "linear")
 CLASS, SIZE, RATE = "cat", 8, 0.9
 COLOUR = torch.tensor([0.95, 0.85, 0.10]).view(3, 1, 1)
+NEAR = 0.2
 RADIUS = 13
 CORNERS = {
     "upper left": (slice(0, SIZE), slice(0, SIZE)),
@@ -247,6 +251,11 @@ def towards(before: Tensor, after: Tensor, corner: str = "upper left") -> Tensor
     return 1 - (after[:, :, down, across] - COLOUR).abs().mean((1, 2, 3)) / gap
 
 
+def coloured(x: Tensor) -> Tensor:
+    """The share of each image's pixels that have the patch's colour."""
+    return ((x - COLOUR).abs().amax(1) < NEAR).float().mean((1, 2))
+
+
 def moved(before: Tensor, after: Tensor) -> dict[str, object]:
     others = torch.stack([towards(before, after, name) for name in list(CORNERS)[1:]]).mean(0)
     own = towards(before, after)
@@ -255,6 +264,9 @@ def moved(before: Tensor, after: Tensor) -> dict[str, object]:
         "other_corners": mean(others),
         "own_less_others": mean(own - others),
         "half_way_or_more": share(own >= 0.5),
+        "patch_colour": mean(coloured(after)),
+        "patch_colour_new": mean(coloured(after) - coloured(before)),
+        "patch_colour_at_least_2_percent": share(coloured(after) >= 0.02),
     }
 
 
@@ -297,6 +309,8 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=32, help="counterfactuals")
     parser.add_argument("--updates", type=int, default=EDIT.chain.updates)
     parser.add_argument("--longer", type=int, default=100, help="updates at steps for 32 px")
+    parser.add_argument("--arm", action="append", default=[], metavar="KEY=VALUE,KEY=VALUE",
+                        help="one more search, settings of the chain changed")  # fmt: skip
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     study(options)
@@ -372,6 +386,9 @@ def generated(
     ):
         if updates:
             ways[way] = replace(base, chain=replace(base.chain, updates=updates))
+    for text in options.arm:
+        settings = replace(AT_32.chain, updates=options.longer)
+        ways[f"generator, {text}"] = replace(AT_32, chain=with_changes(settings, text.split(",")))
     for way, settings in ways.items():
         for arm, model in models.items():
             direction = directions[arm]
@@ -389,6 +406,8 @@ def generated(
             start, changed[f"control, {way}"]
         )
         keep("planted", f"{way}: towards the patch, less control (paired)", mean(gain))
+        more = coloured(changed[f"planted, {way}"]) - coloured(changed[f"control, {way}"])
+        keep("planted", f"{way}: pixels of its colour, less control (paired)", mean(more))
     lowered(models, generator, directions, clean, labels, options, keep, list(ways.values())[-1])
 
 

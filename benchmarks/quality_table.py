@@ -65,6 +65,7 @@ def main() -> None:
     parser.add_argument("--updates", type=int, default=20)
     parser.add_argument("--set", action="append", default=[], dest="changes", metavar="KEY=VALUE")
     parser.add_argument("--batch", type=int)
+    parser.add_argument("--memory", help="of the generator, e.g. 40GB")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--tf32", action="store_true", help="faster products on a GPU")
@@ -84,7 +85,8 @@ def main() -> None:
             judge=given.judge or JUDGES, robust=given.robust, targets=given.targets,
             real=given.data, lpips=given.lpips, generator=given.generator, radius=given.radius,
             updates=given.updates, changes=given.changes, batch=given.batch,
-            seed=given.seed, device=given.device, out=folder, resume=given.resume,
+            memory=given.memory, seed=given.seed, device=given.device, out=folder,
+            resume=given.resume,
         )  # fmt: skip
     finally:
         leave(Run(folder), given.out, time.perf_counter() - began)

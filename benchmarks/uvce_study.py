@@ -14,7 +14,8 @@ measured yet.
 Run: python benchmarks/uvce_study.py --generator FOLDER --data pack:test.npz --out DIR
      [--guide SPEC ...] [--judge SPEC ...] [--count 100] [--minutes 9] [--inner 10] [--rate 0.01]
      [--sweep INNER:RATE ...] [--stage inversion,variants,guides,errors,512]
-     [--variant SIGMA:WEIGHT ...] [--sigma 0.05] [--weight 250]
+     [--sigma 0.05] [--weight 250] [--set rounds=2,text_rate=0.03]
+     [--variant SIGMA:WEIGHT or --variant KEY=VALUE,KEY=VALUE ...] (inject=0.1/0.3 is a list)
      python benchmarks/uvce_study.py --stage 512 --out DIR [--tiny]
 Everything is written to DIR/uvce_study.json as it comes; sheets of pictures lie beside it.
 """
@@ -33,7 +34,7 @@ import torch
 from counterlens.classifier import Classifier
 from counterlens.data import captions, open_set
 from counterlens.explanations.figure import Panel, grid
-from counterlens.explanations.pixel import confidences, counterfactuals
+from counterlens.explanations.pixel import confidences, counterfactuals, temperature_of
 from counterlens.explanations.targets import class_named, seeded
 from counterlens.explanations.uvce import (
     ERROR,
@@ -55,6 +56,7 @@ from counterlens.models import load
 from counterlens.runs import key_part
 from counterlens.search import frozen
 from counterlens.workflows.explain_diffusion import plan
+from counterlens.workflows.generating import changed
 
 GUIDES = ("zoo:cifar10-plain-small", "zoo:cifar10-ratio-0.25")
 JUDGES = ("zoo:cifar10-plain-small", "zoo:cifar10-ratio-0.25", "zoo:cifar10-at-0.5")
@@ -85,6 +87,8 @@ class Study:
             UVCE, chain=chain, inner=given.inner, rate=given.rate,
             latent_weight=given.weight / 10, pixel_weight=given.weight, small_sigma=given.sigma,
         )  # fmt: skip
+        for text in given.changes:
+            self.settings = varied(self.settings, text)
         data = open_set(given.data, limit=None)
         rows = range(min(len(data), given.pool))
         pixels = [torch.from_numpy(data.read(i)).permute(2, 0, 1) for i in rows]
@@ -102,7 +106,7 @@ class Study:
     def keep(self, key: str, value: Any) -> None:
         self.results[key] = value
         self.path.write_text(json.dumps(self.results, indent=1, default=float))
-        shown = {k: v for k, v in value.items() if k not in ("rows", "psnr")}
+        shown = {k: v for k, v in value.items() if k not in ("rows", "psnr", "confidences")}
         self.say(f"{key}: {json.dumps(shown, default=float)}")
 
     def memory(self) -> str | None:
@@ -142,6 +146,26 @@ class Study:
             self.ready |= {i: (found, k) for k, i in enumerate(missing)}
             self.say(f"prepared {len(missing)} in {time.monotonic() - began:.1f} s")
         return joined([self.ready[i] for i in rows])
+
+
+def varied(settings: EditSettings, text: str) -> EditSettings:
+    """Settings changed by SIGMA:WEIGHT, or by KEY=VALUE,KEY=VALUE of the edit or of its chain."""
+    if "=" not in text:
+        sigma, weight = (float(part) for part in text.split(":"))
+        return replace(
+            settings, small_sigma=sigma, latent_weight=weight / 10, pixel_weight=weight
+        )  # fmt: skip
+    for part in text.split(","):
+        key, value = part.split("=")
+        if key == "weight":
+            settings = replace(settings, latent_weight=float(value) / 10, pixel_weight=float(value))
+        elif key in ("inject", "blend"):
+            settings = replace(settings, **{key: tuple(float(v) for v in value.split("/"))})
+        elif hasattr(settings, key):
+            settings = replace(settings, **{key: type(getattr(settings, key))(value)})
+        else:
+            settings = replace(settings, chain=changed(settings.chain, [part]))
+    return settings
 
 
 def joined(parts: Sequence[tuple[Prepared, int]]) -> Prepared:
@@ -260,6 +284,7 @@ class Made:
     reconstruction: torch.Tensor
     masks: torch.Tensor
     schedule: tuple[tuple[float, float], ...]
+    rounds: tuple[int, ...]
 
 
 def edited(
@@ -290,7 +315,10 @@ def edited(
         at += size
     names = ("images", "start_images", "reconstruction", "masks")
     joint = [torch.cat([getattr(one, name).cpu() for one in parts]) for name in names]
-    made = Made(*joint, tuple(s for one in parts for s in one.schedule))
+    made = Made(
+        *joint, tuple(s for one in parts for s in one.schedule),
+        tuple(r for one in parts for r in one.rounds),
+    )  # fmt: skip
     return made, time.monotonic() - began
 
 
@@ -344,6 +372,8 @@ def measured(
         "inside": mean(masked_l2(z, x, 1 - outside)),
         "mask_share": mean(found.masks.flatten(1).mean(1).cpu(), (0, 1)),
         "schedules": {str(s): found.schedule.count(s) for s in dict.fromkeys(found.schedule)},
+        "rounds": {str(r): found.rounds.count(r) for r in sorted(set(found.rounds))},
+        "temperature": temperature_of(net), "confidences": probs[at, want].tolist(),
     }  # fmt: skip
     votes = []
     for judge in (j for j in study.given.judge if j != spec):
@@ -399,7 +429,7 @@ def guides(study: Study) -> None:
         study.say(f"{spec}: {len(rows)} pictures")
         found, seconds = edited(study, net, rows, targets, study.settings)
         result, flags = measured(study, spec, rows, targets, found)
-        result |= {"seconds": seconds, "updates": study.given.updates}
+        result |= {"seconds": seconds, "updates": study.given.updates, "set": study.given.changes}
         study.keep(f"guide {spec}", result)
         sheet(study, spec, rows, targets, found, None)
         if not study.given.no_pixels:
@@ -421,13 +451,13 @@ def variants(study: Study) -> None:
         if study.late():
             study.say("out of time")
             return
-        sigma, weight = (float(part) for part in text.split(":"))
-        settings = replace(
-            study.settings, small_sigma=sigma, latent_weight=weight / 10, pixel_weight=weight
-        )  # fmt: skip
-        found, seconds = edited(study, net, rows, targets, settings)
+        key = f"variant {text} of {spec}"
+        if key in study.results:
+            study.say(f"{key} is there")
+            continue
+        found, seconds = edited(study, net, rows, targets, varied(study.settings, text))
         result, _ = measured(study, spec, rows, targets, found)
-        study.keep(f"variant {text} of {spec}", {**result, "seconds": seconds})
+        study.keep(key, {**result, "seconds": seconds})
 
 
 def errors(study: Study) -> None:
@@ -564,7 +594,10 @@ def main() -> None:
     parser.add_argument("--updates", type=int, default=UVCE.chain.updates)
     parser.add_argument("--sigma", type=float, default=UVCE.small_sigma, help="noise of cut-outs")
     parser.add_argument("--weight", type=float, default=UVCE.pixel_weight, help="of the distance")
-    parser.add_argument("--variant", action="append", default=[], metavar="SIGMA:WEIGHT")
+    parser.add_argument(
+        "--variant", action="append", default=[], metavar="SIGMA:WEIGHT|KEY=VALUE,…"
+    )
+    parser.add_argument("--set", action="append", default=[], dest="changes", metavar="KEY=VALUE")
     parser.add_argument("--few", type=int, default=40, help="pictures of each variant")
     parser.add_argument("--inner", type=int, default=UVCE.inner)
     parser.add_argument("--rate", type=float, default=UVCE.rate)

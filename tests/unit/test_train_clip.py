@@ -6,6 +6,8 @@ Sizes are tiny and pictures are the shipped sample's; nothing is said about qual
 import pytest
 import torch
 
+from counterlens import zoo
+from counterlens.data import open_set
 from counterlens.errors import InputError
 from counterlens.losses.contrastive import contrastive, matching
 from counterlens.models import load
@@ -46,14 +48,21 @@ def test_equal_texts_are_friends(rng):
     assert alike.item() != pytest.approx(apart.item())
 
 
-def test_a_trained_folder_is_a_zero_shot_classifier(tmp_path):
+def test_a_trained_folder_is_a_zero_shot_classifier(tmp_path, monkeypatch):
     run = train_clip(
-        ["sample:cifar10"], changes=TINY, out=tmp_path / "run", device="cpu", quiet=True,
-        cache=tmp_path / "cache",
+        ["sample:cifar10"], test="sample:cifar10", changes=TINY, out=tmp_path / "run",
+        device="cpu", quiet=True, cache=tmp_path / "cache",
     )  # fmt: skip
     assert run.done and run.numbers["held_out.zero_shot"].n == 20
     folder = run.folder / "model"
     ours = load(f"clip:{folder}", device="cpu")
+    images = open_set("sample:cifar10")
+    seen = torch.stack([torch.from_numpy(images.read(i)) for i in range(len(images))])
+    said = ours(seen.permute(0, 3, 1, 2).float() / 255).argmax(1)
+    right = (said == torch.as_tensor(images.labels)).float().mean().item()
+    told = run.numbers["test.zero_shot"]
+    assert told.n == len(images) and told.value == pytest.approx(right)
+    assert ours.card["numbers"]["test.zero_shot"]["value"] == told.value
     assert ours.classes[0] == "airplane" and len(ours.classes) == 10
     x = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     assert ours(x).shape == (2, 10)
@@ -61,3 +70,10 @@ def test_a_trained_folder_is_a_zero_shot_classifier(tmp_path):
     assert two(x).shape == (2, 2) and two(x).abs().max() <= 1
     with pytest.raises(InputError, match="is no image–text pair"):
         load(f"clip:{tmp_path}", device="cpu")
+    assert two.card["zero_shot"] and two.card["templates"] == 1
+    monkeypatch.setattr(zoo, "_PAIRS", run.folder)
+    assert zoo.pairs() == ["model"]
+    shipped = load("zoo:model#=a red car|a blue car", device="cpu")
+    assert torch.equal(shipped(x), two(x)) and len(load("zoo:model", device="cpu").classes) == 10
+    with pytest.raises(InputError, match="zoo:model"):
+        load("zoo:modle", device="cpu")

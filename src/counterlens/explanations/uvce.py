@@ -9,11 +9,12 @@ Paper: Augustin, Neuhaus, Hein 2024 (digin2024), sections 3.2 and 5, Algorithm 2
 Differs: distances are means over elements, as in the code; the paper's text writes sums, which
        with the same weights would be another method. The reference is E(x), not z_T. Images are a
        batch, each with the schedule that is best for it. Small images get more noise in cut-outs.
+       Images that are not sure yet may go on with less weight on the distance, see `further`.
 """
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import count
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -21,128 +22,32 @@ from jaxtyping import Float
 from torch import Tensor
 
 from counterlens.ball import Seeds
+from counterlens.ball import mix as mixed_seeds
 from counterlens.classifier import Classifier
 from counterlens.errors import InputError
-from counterlens.explanations.masks import (
-    Average,
-    Mask,
-    attended,
-    averaged,
-    check_mask,
-    from_attention,
-    masked_mean,
-    normalised,
-    resized,
-)
+from counterlens.explanations.further import go_on
+from counterlens.explanations.masks import Mask, masked_mean, resized
 from counterlens.explanations.pixel import temperature_of
-from counterlens.generators.ascent import (
-    COUNTERFACTUAL,
-    Hooks,
-    Inputs,
-    Penalty,
-    Settings,
-    Term,
-    ascend,
-    judge,
+from counterlens.explanations.preparing import (
+    ASIDE,
+    ERROR,
+    NEURON,
+    UVCE,
+    EditSettings,
+    Prepared,
+    Schedule,
+    prepare,
 )
-from counterlens.generators.attention import Maps, Watch, inject
+from counterlens.generators.ascent import Ascent, Hooks, Inputs, Penalty, Term, ascend, judge, score
+from counterlens.generators.attention import inject
 from counterlens.generators.cutouts import WIDE
 from counterlens.generators.ddim import ddim, repeated
-from counterlens.generators.inversion import RATE, Inversion, invert
 from counterlens.generators.latent import LatentDiffusion, Latents
-from counterlens.generators.words import Mixing, carriers, end_of, mixing, words_of
+from counterlens.generators.words import Mixing, mixing
 from counterlens.search.adam import Look
 from counterlens.types import Images, Labels, Scores
 
 Keep = Literal["background", "object"]
-Schedule = tuple[float, float]
-"""Shares of the steps in which attention is put in, and latents are blended."""
-
-
-ASIDE = 32
-"""Of latents with a larger side the maps take gigabytes, and are kept in the CPU's memory."""
-
-
-@dataclass(frozen=True)
-class EditSettings:
-    """How an image is edited.
-
-    Args:
-        chain: of the search.
-        inject: shares of the steps in which the image's attention is kept; the best one is taken.
-        blend: shares of the steps in which what is held is blended in; the best one is taken.
-        latent_weight, pixel_weight: of the squared distances, as means.
-        small_sigma: noise of the cut-outs where images are no larger than what the classifier sees;
-            there no pooling stands between it and the single pixel.
-        inner, rate: of the inversion.
-        reference: repeat the faults of the paper's code in the mixing of words.
-    """
-
-    chain: Settings = field(default_factory=lambda: COUNTERFACTUAL)
-    inject: tuple[float, ...] = (0.3, 0.4, 0.5)
-    blend: tuple[float, ...] = (0.0, 0.3)
-    latent_weight: float = 25.0
-    pixel_weight: float = 250.0
-    small_sigma: float = 0.05
-    inner: int = 10
-    rate: float = RATE
-    reference: bool = False
-
-    @property
-    def schedules(self) -> list[Schedule]:
-        """All pairs."""
-        return [(i, b) for i in self.inject for b in self.blend]
-
-    def count(self, share: float) -> int:
-        """Steps with i / T below a share."""
-        steps = self.chain.steps
-        return sum(i / steps < share for i in range(steps))
-
-
-UVCE = EditSettings()
-"""Of the paper's counterfactuals."""
-ERROR = EditSettings(inject=(0.0,), blend=(0.3,))
-"""Of an image that is to become what it is: nothing to exchange, one schedule."""
-NEURON = EditSettings(chain=Settings(cuts=0, sigma=0.0), inject=(0.3,), blend=(0.3,))
-"""Of the paper's neuron counterfactuals, as its code has them: no cut-outs."""
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """What is known of images before anything is changed; good for any score.
-
-    Args:
-        x: the images.
-        source: their captions.
-        inversion: inputs that make them again.
-        maps: their attention.
-        words: for each image each word's map, scaled to [0, 1].
-        masks: soft, 1 on the thing.
-    """
-
-    x: Images
-    source: tuple[str, ...]
-    inversion: Inversion
-    maps: Maps
-    words: tuple[dict[str, Float[Tensor, "q q"]], ...]
-    masks: Mask
-
-    def rows(self, places: Sequence[int]) -> "Prepared":
-        """Those of some images, which may be repeated."""
-        some = list(places)
-        old = self.inversion
-        given = Inputs(old.inputs.z[some], old.inputs.cond[some], old.inputs.null[some])
-        inversion = Inversion(
-            given, old.path[some], old.latents[some], old.images[some], old.error[:, some]
-        )
-        return Prepared(
-            self.x[some],
-            tuple(self.source[i] for i in some),
-            inversion,
-            self.maps.rows(some),
-            tuple(self.words[i] for i in some),
-            self.masks[some],
-        )
 
 
 @dataclass(frozen=True)
@@ -153,7 +58,8 @@ class Edit:
         images, scores: the best, and its score less the penalty, without cut-outs.
         start_images, start: prompt-to-prompt alone, and its score less the penalty.
         schedule: for each image the one that was taken.
-        trace: every look's scores.
+        trace: every look's scores in the first search.
+        rounds: for each image the search its result is from, 0 for the first.
     """
 
     images: Images
@@ -164,6 +70,7 @@ class Edit:
     inputs: Inputs
     trace: Float[Tensor, "looks b"]
     prepared: Prepared
+    rounds: tuple[int, ...]
 
     @property
     def reconstruction(self) -> Images:
@@ -193,73 +100,6 @@ def class_term(classifier: Classifier, classes: Labels) -> Term:
         return (logits.float() / warmth).log_softmax(1)
 
     return Term(table, classes.to(classifier.mean.device), classifier.preprocess.size[0])
-
-
-def prepare(
-    model: LatentDiffusion,
-    x: Images,
-    source: Sequence[str],
-    things: Sequence[str],
-    *,
-    masks: Mask | None = None,
-    settings: EditSettings = UVCE,
-    told: Callable[[int, Scores], None] | None = None,
-) -> Prepared:
-    """Invert images, look at their attention, find where the thing is.
-
-    Args:
-        source: captions; each holds the thing's word.
-        things: the word or words of the thing.
-        masks: in place of those by attention, b × 1 × h × w of any size.
-        told: is shown the inversion's steps.
-    """
-    tokens = [carriers(model, s, thing) for s, thing in zip(source, things, strict=True)]
-    if masks is not None:
-        check_mask(masks, images=len(x))
-    x = x.to(model.device)
-    chain = settings.chain
-    inversion = invert(
-        model, x, source, guidance=chain.guidance, steps=chain.steps, inner=settings.inner,
-        rate=settings.rate, told=told,
-    )  # fmt: skip
-    maps = look_at(model, inversion.inputs, settings)
-    average = averaged(maps, steps=chain.steps).to(model.device)
-    words = word_maps(model, average, source)
-    if masks is None:
-        masks = from_attention(attended(average, tokens), model.side)
-    ready = resized(masks.to(model.device, torch.float32), (model.side, model.side))
-    return Prepared(x, tuple(source), inversion, maps, words, ready)
-
-
-@torch.no_grad()
-def look_at(model: LatentDiffusion, given: Inputs, settings: EditSettings) -> Maps:
-    """Attention of the chain's first half, and of all steps in which it may be put in."""
-    chain = settings.chain
-    first = max([-(-chain.steps // 2), *(settings.count(share) for share in settings.inject)])
-    store = torch.device("cpu") if model.shape[1] > ASIDE else None
-    watch = Watch(model, len(given.z), first, store)
-    ddim(model, given.z, given.cond, given.null, guidance=chain.guidance, around=watch)
-    return watch.maps
-
-
-def word_maps(
-    model: LatentDiffusion, average: Average, source: Sequence[str]
-) -> tuple[dict[str, Float[Tensor, "q q"]], ...]:
-    """Where each word of each caption is attended to, and the end of the text.
-
-    A word that comes twice is numbered. Generators whose text encoder reads from left to right may
-    keep what a caption says in its end.
-    """
-    found = []
-    for row, prompt in zip(average, source, strict=True):
-        here: dict[str, Tensor] = {}
-        for word in words_of(model, prompt):
-            names = (f"{word.text} {n}" if n > 1 else word.text for n in count(1))
-            name = next(name for name in names if name not in here)
-            here[name] = attended(row[None], [word.tokens])[0].cpu()
-        here["(end)"] = attended(row[None], [[end_of(model, prompt)]])[0].cpu()
-        found.append(normalised(here))
-    return tuple(found)
 
 
 def uvce(
@@ -312,9 +152,38 @@ def uvce(
         model, start, terms, settings=chain, seeds=seeds, kept=kept, told=told,
         penalty=penalty, hooks=hooks,
     )  # fmt: skip
+
+    def again(rows: list[int], here: Inputs, number: int) -> Ascent:
+        part = prepared.rows(rows)
+        less = lighter(settings, number)
+        around = hooks_of(model, part, mix[rows], held[rows], [chosen[i] for i in rows], less)
+        return ascend(
+            model, here, some(terms, rows), settings=chain, kept=kept, told=told,
+            seeds=mixed_seeds(seeds[rows], 100 + number), hooks=around,
+            penalty=distance(part, held[rows], less),
+        )  # fmt: skip
+
+    found, rounds = go_on(
+        found, again, lambda rows, x: score(some(terms, rows), x),
+        enough=math.log(settings.sure), rounds=settings.rounds,
+    )  # fmt: skip
     return Edit(
         found.images, found.scores, found.start_images, found.start, tuple(chosen), found.inputs,
-        found.trace, prepared,
+        found.trace, prepared, rounds,
+    )  # fmt: skip
+
+
+def some(terms: Sequence[Term], rows: Sequence[int]) -> list[Term]:
+    """The score of some of the images."""
+    return [replace(term, column=term.column[list(rows)]) for term in terms]
+
+
+def lighter(settings: EditSettings, number: int) -> EditSettings:
+    """The settings of a later round."""
+    part = 0.5**number
+    return replace(
+        settings, latent_weight=part * settings.latent_weight,
+        pixel_weight=part * settings.pixel_weight,
     )  # fmt: skip
 
 
@@ -397,3 +266,22 @@ def search_schedule(
         worth.append(judge(terms, model.decode(z), z, penalty))
     best = torch.stack(worth).argmax(0).tolist()
     return [trials[k] for k in best]
+
+
+__all__ = [
+    "ASIDE",
+    "ERROR",
+    "NEURON",
+    "UVCE",
+    "Edit",
+    "EditSettings",
+    "Prepared",
+    "Schedule",
+    "blending",
+    "class_term",
+    "distance",
+    "hooks_of",
+    "prepare",
+    "search_schedule",
+    "uvce",
+]

@@ -13,9 +13,9 @@ def load(spec: str, *, device: str = "auto", trust_remote_code: bool = False) ->
     """The classifier a spec names, ready to be asked: eval mode, weights frozen.
 
     Args:
-        spec: `zoo:NAME`, `timm:NAME[.TAG]`, `timm:NAME@FILE`, `torchvision:NAME[@WEIGHTS]`,
-            `hf:ORG/NAME`, `clip:ARCH@TAG[#CLASSES]`, `robustbench:NAME@FILE`, `FILE.py:FACTORY`
-            or a checkpoint folder.
+        spec: `zoo:NAME[#CLASSES]`, `timm:NAME[.TAG]`, `timm:NAME@FILE`,
+            `torchvision:NAME[@WEIGHTS]`, `hf:ORG/NAME`, `clip:ARCH@TAG[#CLASSES]`,
+            `robustbench:NAME@FILE`, `FILE.py:FACTORY` or a checkpoint folder.
         device: "auto", "cpu", "cuda", "cuda:1" or "mps".
         trust_remote_code: allow code that comes with the weights: a hub model's own Python files,
             pickled objects in a checkpoint. Off, such files are refused and nothing is run.
@@ -33,6 +33,11 @@ def _open(spec: ModelSpec, *, trust: bool) -> Classifier:
             from counterlens import zoo
             from counterlens.models import checkpoint
 
+            name, _, wanted = spec.name.partition("#")
+            if name in zoo.pairs():
+                from counterlens.models.clip_small import load_pair
+
+                return load_pair(zoo.pair(name), wanted)
             return checkpoint.load(zoo.folder(spec.name))
         case "folder":
             from counterlens.models import checkpoint

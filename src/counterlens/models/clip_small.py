@@ -3,6 +3,7 @@
     clip:FOLDER                    the classes of its card
     clip:FOLDER#cat,dog            classes of your own
     clip:FOLDER#=a red car|a blue car
+    zoo:NAME, zoo:NAME#…           a shipped one
 
 Paper: Radford et al. 2021 (clip2021).
 Differs: size; trained on captions made from class names and measured attributes.
@@ -104,9 +105,10 @@ def load_pair(folder: Path, wanted: str) -> Classifier:
     table = embed(pair, _tokens(tokenizer), texts, templates)
     scale = 1.0 if raw else float(model.logit_scale.detach().exp())
     side = int(model.config.vision_config.image_size)
+    known = {**card, "zero_shot": True, "templates": len(templates)}
     return Classifier(
         ZeroShot(_Image(pair), table, scale), classes, MEAN, STD,
-        preprocess=Preprocess((side, side)), name=str(card["name"]), card=card,
+        preprocess=Preprocess((side, side)), name=str(card["name"]), card=known,
     )  # fmt: skip
 
 

@@ -66,6 +66,7 @@ def evaluate(
     changes: Sequence[str] = (),
     limit: int | None = None,
     batch: int | None = None,
+    memory: str | None = None,
     half: bool = False,
     out: Path | None = None,
     resume: bool = False,
@@ -87,6 +88,7 @@ def evaluate(
         lpips: weights of LPIPS, see `models.lpips`.
         radius, norm, steps: of the pixel methods; None: 2 at 32 pixels in l2, scaled by size.
         updates: of DiG-IN's search.
+        batch, memory: rows at a time for the generator, and its budget, such as 60GB.
         changes: of further settings, as KEY=VALUE: those of its chain (text_rate=0.05), of the edit
             (edit.inner=20) and of DVCE (dvce.towards=0.2).
     """
@@ -116,7 +118,7 @@ def evaluate(
     bench = Bench(
         classifier, helper, drawer, pictures, *seeded_rows(pictures, probs, targets, seed),
         probs.argmax(1), checked, radius or default_radii(checked, classifier.preprocess.size)[3],
-        steps, guided, edit, batch, seed,
+        steps, guided, edit, batch, seed, memory,
     )  # fmt: skip
     pool, missing = _real(real, images, bench, judges, seed)
     notes += [*left, *missing, *pictures.notes]
@@ -354,6 +356,8 @@ def _real(
         spec = None if Path(spec).suffix.lower() in SUFFIXES else spec
     if spec is None:
         return None, ["Realism was not measured: name labelled images, --real SPEC."]
+    if len(bench.image) < 4:  # two blocks of two
+        return None, ["Realism was not measured: it takes four counterfactuals or more."]
     found = open_real(
         spec, bench.classifier, judges[0], target=bench.target, taken=bench.pictures.ids, seed=seed
     )

@@ -48,6 +48,7 @@ class Bench:
         norm, radius, steps: of the search among pixels.
         dvce, uvce: settings of the other searches.
         batch: rows at a time for the generator; None by size.
+        memory: budget of the generator, such as 60GB; None takes most of what is free.
     """
 
     classifier: Classifier
@@ -64,6 +65,7 @@ class Bench:
     uvce: EditSettings = UVCE
     batch: int | None = None
     seed: int = 0
+    memory: str | None = None
 
     @property
     def x(self) -> Images:
@@ -201,7 +203,7 @@ def make(bench: Bench, arms: Sequence[str], run: Run, say: Say) -> Iterator[tupl
     wanted = "diffusion" in arms
     jobs: dict[str, tuple[int, Callable[[Bench], Batch]]] = {}
     if wanted or "prompt-to-prompt" in arms:
-        kept, room = plan(_generator(bench), bench.uvce, whole, None)
+        kept, room = plan(_generator(bench), bench.uvce, bench.batch or whole, bench.memory)
         edit = partial(uvce_arm, say=say, optimise=wanted, kept=kept)
         jobs["uvce"] = (bench.batch or room, edit)
     if "pixel" in arms:

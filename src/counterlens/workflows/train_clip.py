@@ -18,15 +18,16 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from counterlens.classifier import pick_device
-from counterlens.data import captions
+from counterlens.data import captions, open_set
 from counterlens.data.augment import augment
 from counterlens.errors import InputError
 from counterlens.fit import Plan, Player, Progress, fit
 from counterlens.generators.small import make_tokenizer
 from counterlens.losses.contrastive import contrastive
 from counterlens.metrics.intervals import wilson
-from counterlens.models.clip_small import Pair, build_pair, save_pair
-from counterlens.runs import Number, Run, new_folder
+from counterlens.models.clip_small import Pair, build_pair, load_pair, save_pair
+from counterlens.predict import predict
+from counterlens.runs import Number, Run, new_folder, write_json
 from counterlens.workflows import bare, recipes
 from counterlens.workflows.diffusion_data import Pictures, gather, tokens
 from counterlens.workflows.pixels import default_cache
@@ -59,6 +60,7 @@ DEFAULTS: dict[str, Any] = {
 def train_clip(
     data: Sequence[str],
     *,
+    test: str | None = None,
     changes: Sequence[str] = (),
     out: Path | None = None,
     resume: bool = False,
@@ -73,6 +75,7 @@ def train_clip(
     Args:
         data: specs of labelled sets; the first one's last pictures are held out, and its classes
             are those of the classifier unless others are named.
+        test: spec of a labelled set of the same classes; the exported pair is asked about it.
         changes: `key=value` settings that replace the defaults.
     """
     settings = copy.deepcopy(DEFAULTS)
@@ -108,12 +111,30 @@ def train_clip(
     card = {"name": settings["name"], "kind": "image-text pair", "classes": list(pictures.classes),
             "recipe": settings, "data": pictures.facts, "training": training,
             "numbers": {"zero_shot": number.to_json()}}  # fmt: skip
-    save_pair(kept, tokenizer, run.folder / "model", card=card)
+    model = run.folder / "model"
+    save_pair(kept, tokenizer, model, card=card)
     run.add_numbers({"held_out.zero_shot": number})
     say(f"{told}: {hits / n:.4f}")
+    if test is not None:
+        number = tested(model, test, where)
+        run.add_numbers({"test.zero_shot": number})
+        card["numbers"]["test.zero_shot"] = number.to_json()
+        write_json(model / "card.json", {"schema": 1, **card})
+        say(f"{number.protocol}: {number.value:.4f} [{number.low:.4f}, {number.high:.4f}]")
     if progress.done:
         run.finish()
     return run
+
+
+def tested(folder: Path, spec: str, device: torch.device) -> Number:
+    """Accuracy of an exported pair on a labelled set, prompts averaged over the templates."""
+    images, pair = open_set(spec), load_pair(folder, "")
+    if tuple(images.classes) != tuple(pair.classes):
+        raise InputError(f"{spec} has other classes than {folder}, expected the same in order.")
+    found = predict(pair, images, device=device, progress=False)
+    n, hits = len(found.labels), int((found.logits.argmax(1) == found.labels).sum())
+    told = f"zero-shot accuracy on {n} pictures of {images.name}, half-precision weights"
+    return Number(hits / n, n, *wilson(hits, n), told)
 
 
 def _fit(
@@ -186,6 +207,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """`python -m counterlens.workflows.train_clip`."""
     parser = bare.options(train_clip.__doc__, training=True)
     parser.add_argument("--data", action="append", default=[])
+    parser.add_argument("--test")
     given = vars(parser.parse_args(arguments))
     return bare.command(lambda: train_clip(given.pop("data"), **given))
 

@@ -4,6 +4,7 @@ weights/<name>/      card.json beside the weights
 audits/<name>.json   card of a model of the comparison whose weights are not shipped
 samples/<name>.npz   packed pictures, samples/<name>.json their card
 generators/<name>/   diffusers folders, card.json beside the weights
+pairs/<name>/        image–text pairs, card.json beside the weights: zoo:NAME[#CLASSES]
 """
 
 from difflib import get_close_matches
@@ -17,6 +18,7 @@ _WEIGHTS = Path(__file__).parent / "weights"
 _AUDITS = Path(__file__).parent / "audits"
 _SAMPLES = Path(__file__).parent / "samples"
 _GENERATORS = Path(__file__).parent / "generators"
+_PAIRS = Path(__file__).parent / "pairs"
 
 
 def names() -> list[str]:
@@ -27,7 +29,7 @@ def names() -> list[str]:
 def folder(name: str) -> Path:
     """The folder of a shipped model."""
     if name not in names():
-        raise InputError(_unknown("zoo", name, names()))
+        raise InputError(_unknown("zoo", name, names() + pairs()))
     return _WEIGHTS / name
 
 
@@ -79,6 +81,18 @@ def generator(name: str) -> Path:
     return _GENERATORS / name
 
 
+def pairs() -> list[str]:
+    """Names of the shipped image–text pairs."""
+    return sorted(path.parent.name for path in _PAIRS.glob("*/card.json"))
+
+
+def pair(name: str) -> Path:
+    """The folder of a shipped image–text pair."""
+    if name not in pairs():
+        raise InputError(_unknown("zoo", name, pairs()))
+    return _PAIRS / name
+
+
 def _unknown(scheme: str, name: str, known: list[str]) -> str:
     near = get_close_matches(name, known, n=1)
     hint = f" (did you mean {scheme}:{near[0]}?)." if near else "."
@@ -93,6 +107,8 @@ __all__ = [
     "generator",
     "generators",
     "names",
+    "pair",
+    "pairs",
     "records",
     "sample",
     "sample_card",
