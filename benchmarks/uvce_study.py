@@ -564,7 +564,8 @@ def large(study: Study) -> None:
     finite = bool(torch.isfinite(found.images).all())
     study.keep("512", {
         "side": model.side, "weights": "random", "precision": "float32", "finite": finite,
-        "prepare_seconds": middle - began, "search_seconds": end - middle, "updates": chain.updates, "steps": chain.steps,
+        "prepare_seconds": middle - began, "search_seconds": end - middle,
+        "updates": chain.updates, "steps": chain.steps,
         "inner": settings.inner, "schedules": len(settings.schedules),
         "peak_gib": peak, "maps_gib": ready.maps.bytes / 2**30, "device": str(study.device),
         "not_worse": bool((found.scores >= found.start).all()),
