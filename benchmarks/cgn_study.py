@@ -2,7 +2,7 @@
 
 Result: not run yet.
 Run: python benchmarks/cgn_study.py STAGE --mnist known:mnist@mnist.npz --vgg vgg16.ckpt
-     --textures pack:wildlife_textures.npz        (stages: train, table, ablation, plain, keep)
+     --textures pack:wildlife_textures.npz        (stages: speed, train, table, …, keep)
 
 Every stage is resumable: repeat the command after a time limit. The sets of a stage run side by
 side as processes on one device, each set's seeds as one stack; output goes to RUNS/*.log.
@@ -148,7 +148,7 @@ def _rows(path: Path) -> list[dict[str, float]]:
 def main() -> int:
     """One stage; 0 if all of it is done."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("stage", choices=("train", "plain", "table", "ablation", "keep"))
+    parser.add_argument("stage", choices=("speed", "train", "plain", "table", "ablation", "keep"))
     parser.add_argument("--mnist", default="sample:mnist")
     parser.add_argument("--vgg", default="vgg16.ckpt")
     parser.add_argument("--textures")
@@ -157,10 +157,16 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=50_000)
     parser.add_argument("--sizes", default="10000,100000,1000000")
     parser.add_argument("--minutes", type=float, default=9.0)
+    parser.add_argument("--steps", type=int, default=200, help="timed updates of a speed case")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--set", action="append", default=[], dest="changes", metavar="KEY=VALUE")
     given = parser.parse_args()
     given.runs.mkdir(parents=True, exist_ok=True)
+    if given.stage == "speed":
+        from cgn_speed import speed
+
+        speed(given)
+        return 0
     if given.stage == "keep":
         keep(given)
         return 0

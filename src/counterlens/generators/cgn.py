@@ -24,7 +24,7 @@ from torch.nn import functional
 
 from counterlens import zoo
 from counterlens.errors import InputError
-from counterlens.generators.stacked import StackEmbedding, StackLinear, conv, unstacked
+from counterlens.generators.stacked import StackEmbedding, StackLinear, StackUp, conv, unstacked
 from counterlens.runs import atomic, read_json, write_json
 
 Part = Literal["object", "background"]
@@ -53,7 +53,7 @@ class _Up(nn.Module):
         self.norm = nn.BatchNorm2d(stack * cout)
 
     def forward(self, x: Tensor) -> Tensor:
-        return functional.leaky_relu(self.norm(self.conv(_twice(x))), 0.2)
+        return functional.leaky_relu(self.norm(self.conv.twice(x)), 0.2)
 
 
 class Shape(nn.Module):
@@ -175,10 +175,6 @@ def permuted_patches(x: Fills, order: Int[Tensor, "b s 16"]) -> Fills:
     return back.reshape(x.shape)
 
 
-def _twice(x: Tensor) -> Tensor:
-    return functional.interpolate(x, scale_factor=2.0, mode="nearest")
-
-
 class DCGAN(nn.Module):
     """The baseline: noise and class to a picture, nothing taken apart.
 
@@ -193,11 +189,9 @@ class DCGAN(nn.Module):
         layers: list[nn.Module] = []
         for i, (cin, cout) in enumerate(pairwise(inside)):
             stride, pad = (1, 0) if i == 0 else (2, 1)
-            up = nn.ConvTranspose2d(
-                stack * cin, stack * cout, 4, stride, pad, groups=stack, bias=False
-            )
+            up = StackUp(stack * cin, stack * cout, 4, stride, pad, groups=stack, bias=False)
             layers += [up, nn.BatchNorm2d(stack * cout), nn.LeakyReLU(0.2)]
-        last = nn.ConvTranspose2d(stack * widths[-1], stack * 3, 4, 2, 1, groups=stack, bias=False)
+        last = StackUp(stack * widths[-1], stack * 3, 4, 2, 1, groups=stack, bias=False)
         self.layers = nn.Sequential(*layers, last, nn.Tanh())
 
     def forward(self, u: Noise, y: Classes, places: Tensor | None = None) -> Fills:

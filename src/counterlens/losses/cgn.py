@@ -61,12 +61,13 @@ def style_loss(
 
     Args:
         made, real: pictures in [−1, 1], fed to VGG-16 as they are; the pairs are arbitrary.
+        features: in any precision; its taps are compared in float32.
         weights: one per tap; a tap of weight 0 is not computed.
     """
     wanted = tuple(w != 0 for w in weights)
     with torch.no_grad():
-        targets = [gram(tap) for tap in features(real.flatten(0, 1), wanted)]
-    found = [gram(tap) for tap in features(made.flatten(0, 1), wanted)]
+        targets = [gram(tap.float()) for tap in features(real.flatten(0, 1), wanted)]
+    found = [gram(tap.float()) for tap in features(made.flatten(0, 1), wanted)]
     total = made.new_zeros(())
     for weight, one, other in zip((w for w in weights if w), found, targets, strict=True):
         total = total + STYLE_SCALE * weight**2 * (one - other).abs().mean()

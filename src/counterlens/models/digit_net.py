@@ -7,7 +7,7 @@ Differs: logits in place of log-softmax. A stack trains several at once.
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from counterlens.generators.stacked import StackLinear
+from counterlens.generators.stacked import StackConv, StackLinear
 
 LAST_CONV = "layers.8"
 WIDTH = 64
@@ -22,14 +22,14 @@ class DigitNet(nn.Module):
         self.stack, self.classes = stack, classes
         self.layers = nn.Sequential(
             nn.BatchNorm2d(3 * s),
-            nn.Conv2d(3 * s, 32 * s, 5, padding=2, groups=s),
+            StackConv(3 * s, 32 * s, 5, padding=2, groups=s),
             nn.ReLU(),
             nn.MaxPool2d(3, 2, 1),
-            nn.Conv2d(32 * s, 32 * s, 3, padding=1, groups=s),
+            StackConv(32 * s, 32 * s, 3, padding=1, groups=s),
             nn.ReLU(),
-            nn.Conv2d(32 * s, WIDTH * s, 3, 2, 1, groups=s),
+            StackConv(32 * s, WIDTH * s, 3, 2, 1, groups=s),
             nn.ReLU(),
-            nn.Conv2d(WIDTH * s, WIDTH * s, 3, padding=1, groups=s),
+            StackConv(WIDTH * s, WIDTH * s, 3, padding=1, groups=s),
             nn.ReLU(),
             nn.AvgPool2d(7),
         )

@@ -46,9 +46,10 @@ class VGG16(nn.Module):
     def forward(
         self, x: Float[Tensor, "b 3 h w"], wanted: tuple[bool, ...] = (True,) * 4
     ) -> list[Float[Tensor, "b d _ _"]]:
-        """The wanted taps; nothing is computed beyond the last of them."""
+        """The wanted taps, in the weights' precision; nothing is computed beyond the last."""
         taps: list[Tensor] = []
-        x = x.contiguous(memory_format=torch.channels_last)  # what tensor cores want
+        kind = next(self.parameters()).dtype
+        x = x.to(kind).contiguous(memory_format=torch.channels_last)  # what tensor cores want
         last = max((i for i, want in enumerate(wanted) if want), default=-1)
         for i, layer in enumerate(self.convs[: ENDS[last] + 1] if last >= 0 else []):
             x = functional.relu(layer(x))

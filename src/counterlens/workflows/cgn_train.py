@@ -4,10 +4,8 @@ All seeds of a set are one stack on one device. The masks are examined after eve
 criterion of `cgn_masks`. A network that ends with a collapsed digit is trained again from a new
 start, and the restarts are counted; a round in which all is lost by half-time ends there.
 
-Planned cost on one H200, before the first run: an update of one network is about 300 launches of
-the generator's and 100 of the critic's graph, 27 GFLOP of them in VGG-16; ten networks 270 GFLOP.
-At 100 TFLOP/s that is 2.7 ms; 56,250 updates of Coloured MNIST (15 epochs) take 3 to 5 minutes,
-46,875 updates of three networks of another set 1.5 to 2.5. The baseline needs no VGG: a minute.
+15 epochs are 56,250 updates of Coloured MNIST and 46,875 of another set; `cgn_players` says what
+one costs.
 
 Paper: Sauer and Geiger 2021 (cgn2021, MNIST code); cgnstudy2022 for the edge loss.
 Differs: the edge loss has weight 1 in all sets (the study: 0.1, Coloured alone): where a digit is
@@ -18,7 +16,7 @@ Differs: the edge loss has weight 1 in all sets (the study: 0.1, Coloured alone)
 
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,19 +28,18 @@ from counterlens.classifier import pick_device
 from counterlens.data.digit_factors import open_digits
 from counterlens.data.mnist_variants import Variant, independence, variant
 from counterlens.errors import InputError
-from counterlens.fit import Plan, Player, fit
-from counterlens.generators import cgn, critics
-from counterlens.generators.cgn import CGN, CLASSES, DCGAN, NOISE, PLACES
-from counterlens.generators.stacked import stacked
-from counterlens.losses.cgn import Game
+from counterlens.fit import Plan, fit
+from counterlens.generators import cgn
+from counterlens.generators.cgn import CGN, CLASSES, DCGAN
 from counterlens.models import vgg
 from counterlens.models.digit_net import DigitNet
 from counterlens.runs import Number, Run, new_folder
 from counterlens.workflows import bare, recipes
-from counterlens.workflows.cgn_masks import BORDER, READ, Health, examine, train_reader
+from counterlens.workflows import cgn_players as players
+from counterlens.workflows.cgn_masks import READ, Health, examine, train_reader
 from counterlens.workflows.cgn_settings import defaults, next_round, numbers_of
 from counterlens.workflows.cgn_sheets import save_sheet
-from counterlens.workflows.digit_stack import Shuffled, seeded, unit_range
+from counterlens.workflows.digit_stack import Shuffled
 from counterlens.workflows.telling import Say, teller, write_report
 from counterlens.workflows.train import device_name
 
@@ -62,14 +59,8 @@ class _Job:
     reader: DigitNet | None
     features: vgg.VGG16 | None
     device: torch.device
+    dtype: torch.dtype
     say: Say
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """What the generator is built with."""
-        if self.kind == "gan":
-            return {}
-        return {"width": self.settings["width"], "shuffle": self.settings["shuffle"]}
 
 
 class _Lost(Exception):
@@ -120,9 +111,7 @@ def train_cgn(
     run = Run.create(
         out or new_folder("cgn-train", f"{which}-{kind}"), "cgn train", asked, resume=resume
     )
-    if where.type == "cuda":
-        torch.backends.cudnn.benchmark = True
-        torch.set_float32_matmul_precision("high")
+    fixed, ours = players.dtypes(settings, where)
     reader = None
     if kind == "cgn":
         reader = train_reader(
@@ -131,7 +120,7 @@ def train_cgn(
         )  # fmt: skip
     job = _Job(
         run, which, kind, settings, data, data.pixels().to(where), data.labels.to(where), reader,
-        features.to(where) if features else None, where, say,
+        features.to(where, fixed) if features else None, where, ours, say,
     )  # fmt: skip
     run.write_table("independence", independence(variant(which, "test", digits, textures=textures)))
     say(f"{which}: {len(data)} pictures, seeds {chosen} on {device_name(where)}")
@@ -160,7 +149,7 @@ def _rounds(job: _Job, seeds: Sequence[int]) -> None:
 def _round(job: _Job, number: int, team: Sequence[tuple[int, int]]) -> list[dict[str, Any]]:
     """Train one stack; keep each network that is the best of its seed so far."""
     starts = [seed + ATTEMPT * attempt for seed, attempt in team]
-    net, critic = _players(job, starts)
+    net, critic = players.nets(job.kind, job.settings, starts, job.x, job.dtype)
     healths: list[Health] = []
     began = time.monotonic()
     try:
@@ -189,34 +178,6 @@ def _round(job: _Job, number: int, team: Sequence[tuple[int, int]]) -> list[dict
     return rows
 
 
-def _players(job: _Job, starts: Sequence[int]) -> tuple[CGN | DCGAN, nn.Module]:
-    settings = job.settings
-
-    def generator() -> nn.Module:
-        made = cgn.build(job.kind, **job.options)
-        cgn.initialise(made, settings["init"], settings["gain"])
-        return made
-
-    def critic() -> nn.Module:
-        return critics.build(settings["critic"], 1, settings["critic_width"])
-
-    net = cgn.build(job.kind, len(starts), **job.options)
-    net.load_state_dict(stacked([seeded(generator, start) for start in starts]))
-    if isinstance(net, CGN) and settings["border_start"]:
-        cgn.start_background(net, _border_colour(job.x))
-    other = critics.build(settings["critic"], len(starts), settings["critic_width"])
-    other.load_state_dict(stacked([seeded(critic, start + 7) for start in starts]))
-    return net.to(job.device), other.to(job.device)
-
-
-def _border_colour(x: Tensor) -> Tensor:
-    """Mean colour of the outer three pixels of the data, in [−1, 1]."""
-    part = unit_range(x[:2000].cpu())
-    edge = torch.ones(part.shape[2:], dtype=torch.bool)
-    edge[BORDER:-BORDER, BORDER:-BORDER] = False
-    return part[:, :, edge].mean((0, 2))
-
-
 def _fit(
     job: _Job,
     number: int,
@@ -229,10 +190,6 @@ def _fit(
     generator = torch.Generator(job.device)
     seed = team[0][0] + 101 * number
     order = Shuffled(len(job.x), settings["batch"], stack, seed, job.device)
-    game = Game(
-        critic, job.features, tuple(settings["style"]), settings["entropy"], settings["edge"],
-        settings["edge_form"],
-    )  # fmt: skip
     plan = Plan(
         steps=settings["epochs"] * order.per_epoch,
         per_epoch=order.per_epoch,
@@ -256,20 +213,9 @@ def _fit(
             raise _Lost
         return {"intact": intact.float().mean().item(), "whole": float((intact == 10).sum())}
 
-    def adam(player: nn.Module) -> torch.optim.Optimizer:
-        return torch.optim.Adam(
-            player.parameters(), lr=settings["lr"], betas=(0.5, 0.999), fused=cuda
-        )
-
-    ours, theirs = (
-        (game.generator_terms, game.critic_terms)
-        if job.kind == "cgn"
-        else (game.gan_terms, game.gan_critic_terms)
-    )
-    players = [Player(net, ours, adam(net)), Player(critic, theirs, adam(critic))]
     progress, _ = fit(
-        players,
-        _batches(job, order, generator),
+        players.team(job.kind, settings, net, critic, job.features),
+        players.batches(job.x, job.y, settings, order, generator),
         plan=plan,
         folder=job.run.folder / "state" / f"round-{number}",
         generator=generator,
@@ -286,37 +232,13 @@ def _fit(
     return settings["epochs"]  # type: ignore[no-any-return]
 
 
-def _batches(
-    job: _Job, order: Shuffled, generator: torch.Generator
-) -> Callable[[int], dict[str, Tensor]]:
-    """What an update of both players needs, drawn anew for each."""
-    b, s, device = order.batch, order.stack, job.device
-    width = job.settings["critic_width"] if job.settings["critic"] == "linear" else 1
-
-    def batch(step: int) -> dict[str, Tensor]:
-        rows = order(step)
-        x = unit_range(job.x[rows.flatten()])
-        uniform = torch.rand(b, s, 2 * PLACES + 1, device=device, generator=generator)
-        keep = torch.rand(6, b, s, width, device=device, generator=generator) < critics.KEPT
-        return {
-            "x": x.view(b, s, *x.shape[1:]),
-            "labels": job.y[rows],
-            "u": torch.randn(b, s, NOISE, device=device, generator=generator),
-            "y": (uniform[:, :, -1] * CLASSES).long().clamp_max(CLASSES - 1),
-            "places": uniform[:, :, :-1].reshape(b, s, 2, PLACES),
-            "keep": keep,
-        }
-
-    return batch
-
-
 def _keep(job: _Job, net: CGN | DCGAN, i: int, row: Mapping[str, Any], seconds: float) -> None:
     """Write one network of the stack as RUN/seed-N."""
     card = {
         "name": f"{job.which}-mnist-{job.kind}",
         "kind": job.kind,
         "set": job.which,
-        "options": job.options,
+        "options": players.options(job.kind, job.settings),
         "recipe": dict(job.settings),
         "data": {
             "pictures": len(job.data),
