@@ -13,7 +13,7 @@ from torch import nn
 
 from counterlens.classifier import Classifier
 from counterlens.errors import InputError
-from counterlens.explanations.uvce import UVCE, look_at
+from counterlens.explanations.preparing import UVCE, look_at
 from counterlens.generators import latent
 from counterlens.generators.ascent import begin
 from counterlens.images import read, write_png
@@ -233,6 +233,7 @@ def test_bad_input_is_one_clear_line(folder, pictures, tmp_path):
         write_png(tmp_path / f"{name}.png", torch.full((3, 16, 16), value))
         refused(words, mask=[str(tmp_path / f"{name}.png")])
     refused("guidance is 0.5", guidance=0.5)
+    refused("rounds -1", rounds=-1)
     refused("cannot guide: it has no class 'bridge'", judge=[classifier("x", 1, ("cat", "dog"))])
 
 

@@ -77,6 +77,9 @@ def explain(
         ),
     ] = [],
     updates: Annotated[int, typer.Option(help="With diffusion: updates of the search.")] = 20,
+    rounds: Annotated[
+        int, typer.Option(help="With diffusion: further searches where confidence is below 0.8.")
+    ] = 0,
     guidance: Annotated[
         float, typer.Option(help="With diffusion: how strongly the text guides.")
     ] = 3.0,
@@ -176,6 +179,7 @@ def explain(
         captioner=captioner,
         mask=mask,
         updates=updates,
+        rounds=rounds,
         guidance=guidance,
         reference=reference,
         memory=memory,

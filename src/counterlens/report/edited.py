@@ -116,6 +116,8 @@ def _slider(run: Run, row: Mapping[str, Any]) -> Slider | None:
         ("Background", f"{row['background']:.3g}; prompt only {row['background_prompt_only']:.3g}"),
         ("Schedule", f"attention kept in {row['inject']:.0%}, blended in {row['blend']:.0%}"),
     ]
+    if row.get("round"):
+        facts.append(("Search", f"{row['round'] + 1}., with less weight on the background"))
     facts += [
         (f"{one['judge']} says", f"{one['answer']}; {target} {_p(one['after'])}")
         for one in row.get("opinions", ())

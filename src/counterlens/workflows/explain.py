@@ -64,6 +64,7 @@ def explain(
     captioner: str | None = None,
     mask: Sequence[str] = (),
     updates: int = UVCE.chain.updates,
+    rounds: int = UVCE.rounds,
     guidance: float = UVCE.chain.guidance,
     reference: bool = False,
     memory: str | None = None,
@@ -96,6 +97,7 @@ def explain(
             "a photograph of a CLASS".
         mask: with diffusion: files, white on the thing; else by attention to its word.
         updates, guidance, memory: with diffusion: of the search, of the text, and the budget.
+        rounds: with diffusion: further searches of pictures that are not 0.8 sure of the target.
         reference: with diffusion: mix words as the paper's code does, faults included.
         robust: with dvce: a robust classifier whose gradients help.
         worst: with the folder of an audit: how many of its surest mistakes (8). Without `out` the
@@ -121,6 +123,7 @@ def explain(
                 "captioner": captioner,
                 "mask": list(mask),
                 "updates": updates,
+                **({"rounds": rounds} if rounds else {}),
                 "guidance": guidance,
                 "reference": reference,
             }
@@ -149,7 +152,7 @@ def explain(
     if method in GENERATED:
         editing = open_editing(
             generator, classifier, caption=caption, captioner=captioner, mask=mask, steps=steps,
-            updates=updates, guidance=guidance, reference=reference, memory=memory,
+            updates=updates, rounds=rounds, guidance=guidance, reference=reference, memory=memory,
         )  # fmt: skip
     fit = Preprocess((editing.model.side, editing.model.side)) if editing else None
     pictures = open_pictures(images, classifier, limit=limit, seed=seed, preprocess=fit)

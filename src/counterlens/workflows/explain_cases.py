@@ -56,20 +56,22 @@ def open_editing(
     mask: Sequence[str] = (),
     steps: int = UVCE.chain.steps,
     updates: int = UVCE.chain.updates,
+    rounds: int = UVCE.rounds,
     guidance: float = UVCE.chain.guidance,
     reference: bool = False,
     memory: str | None = None,
 ) -> Editing:
     """Open the generator and what goes with it."""
-    if updates < 0 or not guidance >= 1:
+    if updates < 0 or rounds < 0 or not guidance >= 1:
         raise InputError(
-            f"updates are {updates}, guidance is {guidance}; expected 0 or more, and 1 or more."
+            f"updates are {updates}, rounds {rounds}, guidance is {guidance}; expected 0 or more, "
+            "0 or more, and 1 or more."
         )
     device = classifier.mean.device
     model = open_generator(generator, device, half=False)
     words = load_captioner(captioner, device=device) if captioner else None
     chain = replace(UVCE.chain, steps=steps, updates=updates, guidance=guidance)
-    settings = replace(UVCE, chain=chain, reference=reference)
+    settings = replace(UVCE, chain=chain, rounds=rounds, reference=reference)
     return Editing(model, settings, tuple(caption), words, tuple(mask), memory)
 
 

@@ -247,6 +247,7 @@ def _write(run: Run, case: Case, guide: int, found: Edit, k: int) -> None:
         "start": save(run, f"{name}-start.png", found.start_images[k].cpu()),
         "inject": share,
         "blend": blend,
+        "round": found.rounds[k],
         "score": found.scores[k].item(),
         "start_score": found.start[k].item(),
         "trace": found.trace[:, k].tolist(),

@@ -110,6 +110,7 @@ def _rows(
                  "answer": one["answer"][i], "agrees": bool(one["agrees"][i])}
                 for name, one in said.items() if name != names[g]
             ],
+            "round": state.get("round", 0),
             **{k: state[k] for k in ("inject", "blend", "psnr", "mask_share", "image", "start",
                                      "reconstruction", "mask", "attention", "trace")},
         }
