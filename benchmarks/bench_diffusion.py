@@ -26,7 +26,7 @@ import itertools
 import json
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,7 @@ from torchvision.models import efficientnet_b0
 from counterlens import zoo
 from counterlens.ball import row_seeds
 from counterlens.generators.ascent import COUNTERFACTUAL, Inputs, Settings, Term, ascend, begin
-from counterlens.generators.ddim import ddim
+from counterlens.generators.ddim import ddim, guided_noise
 from counterlens.generators.latent import LatentDiffusion, libraries, load
 from counterlens.generators.memory import free_memory, parse_memory, steps_to_keep
 from counterlens.generators.recorded import recorded
@@ -62,11 +62,11 @@ class Arm:
     """One way to make an update.
 
     Args:
-        paper: float32, each block computed again; else bfloat16, channels last.
+        paper: float32, each block computed again; else bfloat16.
         batch: images at a time.
         memory: a limit that is enforced, such as 16GB; None takes most of what is free.
         replay: the UNet as CUDA graphs.
-        compile: transformer and residual blocks of the UNet and the decoder compiled.
+        compile: transformer and residual blocks of the UNet compiled.
         seconds: an arm that takes longer is given up.
     """
 
@@ -82,14 +82,13 @@ class Arm:
 ALL = (
     Arm("paper", paper=True, seconds=90),
     Arm("eager-8", batch=8),
+    Arm("eager-16GB", memory="16GB"),
     Arm("replay-8", batch=8, replay=True),
     Arm("replay-16GB", memory="16GB", replay=True),
-    Arm("eager-16GB", memory="16GB"),
     Arm("replay-4", batch=4, replay=True),
-    Arm("eager-16", batch=16),
     Arm("compiled-replay-8", batch=8, replay=True, compile=True, seconds=150),
 )
-"""Those of `all`, what matters most first; compilation is last, since it changes the networks."""
+"""Those of `all`: what may break a process after what does not; compiled blocks stay compiled."""
 
 
 class _Enough(Exception):
@@ -131,6 +130,7 @@ class Bench:
             self.out.parent.mkdir(parents=True, exist_ok=True)
             self.out.write_text("")
         self.base: float | None = None
+        self.layouts = dict.fromkeys(("unet", "vae"), torch.channels_last)
 
     def keep(self, row: dict[str, Any]) -> None:
         """Print a result, and write it."""
@@ -141,33 +141,42 @@ class Bench:
             with self.out.open("a") as file:
                 file.write(line + "\n")
 
-    def take(self, arm: Arm) -> None:
-        """Measure an arm; whatever happens to it is its result, and the next one can begin."""
-        began = time.perf_counter()
-        row: dict[str, Any] = {"arm": arm.name, "images": arm.batch}
-        try:
-            with limit(arm.seconds if self.cuda else 0):
-                row |= self.measure(arm)
-            if arm.paper:
-                self.base = row["per_image"]
-            elif self.base is not None:
-                row["times_as_fast"] = self.base / row["per_image"]
-        except _Late:
-            row["failed"] = f"not done in {arm.seconds} s"
-        except Exception as error:
-            row["failed"] = f"{type(error).__name__}: {str(error).strip()[:400]}"
-        row["seconds"] = round(time.perf_counter() - began, 1)
-        self.clean()
-        self.keep(row)
-
     def clean(self) -> None:
         """Give memory back, and lift the limit."""
         gc.collect()
         if self.cuda:
             with contextlib.suppress(RuntimeError):  # an error of an arm may come up here again
                 torch.cuda.synchronize()
-            torch.cuda.empty_cache()
-            torch.cuda.set_per_process_memory_fraction(1.0)
+                torch.cuda.empty_cache()
+                torch.cuda.set_per_process_memory_fraction(1.0)
+
+    def guard(self, row: dict[str, Any], seconds: int, body: Callable[[], dict[str, Any]]) -> None:
+        """Keep what a body finds; whatever happens to it is its result, and the next can begin."""
+        began = time.perf_counter()
+        seconds = min(seconds, max(1, int(self.given.seconds - (began - self.began))))
+        try:
+            with limit(seconds if self.cuda else 0):
+                row |= body()
+        except _Late:
+            row["failed"] = f"not done in {seconds} s"
+        except Exception as error:
+            row["failed"] = f"{type(error).__name__}: {str(error).strip()[:400]}"
+        row["seconds"] = round(time.perf_counter() - began, 1)
+        self.clean()
+        self.keep(row)
+
+    def take(self, arm: Arm) -> None:
+        """Measure an arm, and how many times as fast as the paper's it is."""
+
+        def body() -> dict[str, Any]:
+            row = self.measure(arm)
+            if arm.paper:
+                self.base = row["per_image"]
+            elif self.base is not None:
+                row["times_as_fast"] = self.base / row["per_image"]
+            return row
+
+        self.guard({"arm": arm.name, "images": arm.batch}, arm.seconds, body)
 
     def measure(self, arm: Arm) -> dict[str, Any]:
         """Seconds per update and image, and peak memory; less is kept where memory ran out."""
@@ -181,6 +190,8 @@ class Bench:
                 raise RuntimeError(f"{fitting} images fit, {arm.batch} were asked for")
             if arm.replay:  # one more for those that are not kept; pools waste some
                 kept = kept if kept == self.settings.steps else max(0, int(0.85 * kept) - 1)
+            if arm.compile:  # after planning, which asks about one image: another shape
+                compile_blocks(self.model.unet)
         short: list[int] = []
         while True:
             self.reset(arm)
@@ -231,16 +242,17 @@ class Bench:
     def prepare(self, arm: Arm) -> None:
         """The networks in the arm's form."""
         kind = torch.float32 if arm.paper else torch.bfloat16
-        last = torch.contiguous_format if arm.paper else torch.channels_last
-        for net in (self.model.unet, self.model.vae):
-            torch.nn.Module.to(net, dtype=kind, memory_format=last)
+        for name in ("unet", "vae"):
+            net: Any = getattr(self.model, name)
+            torch.nn.Module.to(
+                net, dtype=kind,
+                memory_format=torch.contiguous_format if arm.paper else self.layouts[name],
+            )  # fmt: skip
             net.train(arm.paper)  # diffusers computes again in training only; nothing is dropped
             if arm.paper:
                 net.enable_gradient_checkpointing()
             else:
                 net.disable_gradient_checkpointing()
-            if arm.compile:
-                compile_blocks(net)
         self.classifier.to(kind)
 
     def inputs(self, arm: Arm) -> tuple[Inputs, list[Term]]:
@@ -284,33 +296,72 @@ class Bench:
             "reserved_gib": torch.cuda.max_memory_reserved() / 2**30,
         }
 
-    def check_replay(self) -> None:
-        """What replaying says, against the plain network: cosines of answer and gradients."""
-        row: dict[str, Any] = {"check": "replay against plain"}
-        try:
-            with limit(60 if self.cuda else 0):
-                arm = Arm("check", batch=2)
+    def probe(self, images: int) -> None:
+        """Milliseconds of a guided step and of a decoded image, forward and backward, per layout.
+
+        The faster layout of each network is taken from here on.
+        """
+
+        def body() -> dict[str, Any]:
+            found: dict[str, dict[str, float]] = {"unet": {}, "vae": {}}
+            arm = Arm("probe", batch=images)
+            start, _ = self.inputs(arm)
+            z = start.z.clone().requires_grad_()
+            texts = start.cond[:, 0].clone().requires_grad_(), start.null[:, 0]
+            time_of = self.model.schedule.times(self.settings.steps)[0]
+            bodies = {
+                "unet": lambda: guided_noise(
+                    self.model, z, time_of, *texts, self.settings.guidance
+                ),
+                "vae": lambda: self.model.decode(z),
+            }
+            for layout in (torch.channels_last, torch.contiguous_format):
+                self.layouts = dict.fromkeys(found, layout)
                 self.prepare(arm)
-                start, _ = self.inputs(arm)
-                short = replace(self.settings, steps=3)
-                sides = []
-                for keep in (None, 0, 2):
-                    model = self.model if keep is None else recorded(self.model, keep=keep)
-                    leaves = [t.detach().clone().requires_grad_() for t in
-                              (start.z, start.cond[:, :3], start.null[:, :3])]  # fmt: skip
-                    chain = ddim(model, *leaves, guidance=short.guidance, last=1)
-                    grads = torch.autograd.grad(chain.z.square().sum(), leaves)
-                    sides.append([chain.z.detach(), *grads])
-                for keep, side in zip((0, 2), sides[1:], strict=True):
-                    row[f"kept_{keep}"] = [
-                        cosine(a, b) for a, b in zip(sides[0], side, strict=True)
-                    ]
-        except _Late:
-            row["failed"] = "not done in 60 s"
-        except Exception as error:
-            row["failed"] = f"{type(error).__name__}: {str(error).strip()[:400]}"
-        self.clean()
-        self.keep(row)
+                for name, forward in bodies.items():
+                    found[name][str(layout)] = 1e3 * self.timed(forward, z)
+            for name, spans in found.items():
+                quick = min(spans, key=lambda key: spans[key])
+                self.layouts[name] = getattr(torch, quick.removeprefix("torch."))
+            return {"milliseconds": found,
+                    "taken": {name: str(one) for name, one in self.layouts.items()}}  # fmt: skip
+
+        self.guard({"probe": "forward and backward, bfloat16", "images": images}, 60, body)
+
+    def timed(self, forward: Callable[[], torch.Tensor], z: torch.Tensor) -> float:
+        """Seconds of forward and backward, the quickest of three after one."""
+        spans = []
+        for _ in range(4):
+            began = time.perf_counter()
+            torch.autograd.grad(forward().sum(), z)
+            if self.cuda:
+                torch.cuda.synchronize()
+            spans.append(time.perf_counter() - began)
+        return min(spans[1:])
+
+    def check_replay(self) -> None:
+        """What replaying says, against the plain network: cosines of latents and gradients."""
+
+        def gradients(keep: int | None, start: Inputs) -> list[torch.Tensor]:
+            model = self.model if keep is None else recorded(self.model, keep=keep)
+            given = (start.z, start.cond[:, :3], start.null[:, :3])
+            leaves = [one.detach().clone().requires_grad_() for one in given]
+            chain = ddim(model, *leaves, guidance=self.settings.guidance)
+            return [chain.z.detach(), *torch.autograd.grad(chain.z.square().sum(), leaves)]
+
+        def body() -> dict[str, Any]:
+            arm = Arm("check", batch=2)
+            self.prepare(arm)
+            start, _ = self.inputs(arm)
+            plain = gradients(None, start)
+            return {
+                f"kept_{keep}": [
+                    cosine(a, b) for a, b in zip(plain, gradients(keep, start), strict=True)
+                ]
+                for keep in (0, 2)
+            }
+
+        self.guard({"check": "replayed against plain: z_0, z_T, C_t, null_t"}, 60, body)
 
 
 def compile_blocks(net: torch.nn.Module) -> None:
@@ -363,8 +414,7 @@ def cosines(
         way = torch.randn(images, 3, model.side, model.side, generator=generator).to(device)
         total = sum((model.decode(z) * way).sum() for z in chain.originals)
         grads.append(torch.autograd.grad(total, leaves))
-    row: dict[str, Any] = {"cosine": spec, "precision": half, "images": images,
-                           "steps": settings.steps, "device": str(device)}  # fmt: skip
+    row: dict[str, Any] = {"images": images, "steps": settings.steps, "device": str(device)}
     for name, a, b in zip(("z_T", "C_t", "null_t"), *grads, strict=True):
         each = [cosine(x, y) for x, y in zip(a, b, strict=True)]
         row[name] = {"least": min(each), "each": each}
@@ -376,21 +426,20 @@ def cosines(
 
 
 def compare_precisions(
-    given: argparse.Namespace, device: torch.device, bench: Bench | None
+    given: argparse.Namespace, device: torch.device, bench: Bench | None = None
 ) -> None:
     """Both half precisions on a trained generator."""
-    steps = 3 if given.tiny else COUNTERFACTUAL.steps
+    settings = replace(COUNTERFACTUAL, steps=3 if given.tiny else COUNTERFACTUAL.steps)
     for half in ("bfloat16", "float16"):
-        try:
-            settings = replace(COUNTERFACTUAL, steps=steps)
-            row = cosines(given.cosine, device, settings, half, given.images)
-        except Exception as error:
-            row = {"cosine": given.cosine, "precision": half,
-                   "failed": f"{type(error).__name__}: {str(error).strip()[:400]}"}  # fmt: skip
+
+        def body(half: str = half) -> dict[str, Any]:
+            return cosines(given.cosine, device, settings, half, given.images)
+
+        row = {"cosine": given.cosine, "precision": half}
         if bench is not None:
-            bench.keep(row)
+            bench.guard(row, 60, body)
         else:
-            print(json.dumps(row), flush=True)
+            print(json.dumps(row | body()), flush=True)
 
 
 def main() -> None:
@@ -402,6 +451,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--memory")
     parser.add_argument("--updates", type=int, default=4, help="looks; two fewer are timed")
+    parser.add_argument("--seconds", type=int, default=240, help="for all arms, on a GPU")
     parser.add_argument("--replay", action="store_true")
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--tiny", action="store_true")
@@ -411,7 +461,7 @@ def main() -> None:
     given = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if given.cosine and given.what is None:
-        compare_precisions(given, device, None)
+        compare_precisions(given, device)
         return
     if device.type == "cpu" and not given.tiny:
         raise SystemExit("no CUDA device; --tiny shows that the script runs.")
@@ -421,11 +471,15 @@ def main() -> None:
     arms = tuple(ALL[0] if name == "paper" else ours for name in given.arm or ("paper", "ours"))
     if given.what == "all":
         arms = tuple(a for a in ALL if not given.only or a.name in given.only.split(","))
+    given.cosine = given.cosine or "zoo:cifar10-diffusion"
+    if given.tiny:
+        arms = tuple(replace(arm, batch=min(arm.batch, 2)) for arm in arms)
     for arm in arms:
-        if arm.compile and given.what == "all":  # the short things before the longest
-            bench.check_replay()
-            given.cosine = given.cosine or "zoo:cifar10-diffusion"
+        if given.what == "all" and arm.name == "eager-8":
+            bench.probe(arm.batch)
+        if given.what == "all" and arm.name == "replay-8":
             compare_precisions(given, device, bench)
+            bench.check_replay()
         bench.take(arm)
     bench.keep({"end": True, "seconds": round(time.perf_counter() - bench.began, 1)})
 
