@@ -13,7 +13,7 @@ With --cosine FOLDER: how well half precision keeps the gradient of the chain, p
 a trained generator (bar: a cosine of 0.99 with float32).
 
 Result: not yet measured on a GPU.
-Run: .venv/bin/python benchmarks/bench_diffusion.py all --out sd.json     (every arm, about 4 min)
+Run: .venv/bin/python benchmarks/bench_diffusion.py all --out sd.json     (all arms, --seconds 240)
      .venv/bin/python benchmarks/bench_diffusion.py [--arm paper] [--arm ours] [--batch 8]
      [--memory 16GB] [--replay] [--compile] [--tiny] [--cosine zoo:cifar10-diffusion]
 A line of JSON for each arm as it comes. --tiny shows on a CPU that everything runs.

@@ -116,8 +116,8 @@ def ddim(
             None if enter is None else partial(enter, i),
         )  # fmt: skip
         again = kept is not None and i < steps - kept and torch.is_grad_enabled()
-        again &= not getattr(model.unet, "recomputes", False)  # see `recorded`
-        if again:  # nothing random happens inside, so no random state needs to be kept
+        if again and not getattr(model.unet, "recomputes", False):  # see `recorded`
+            # nothing random happens inside, so no random state needs to be kept
             z, clean = checkpoint(
                 one, z, cond[:, i], null[:, i], use_reentrant=False, preserve_rng_state=False
             )
