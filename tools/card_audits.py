@@ -4,11 +4,13 @@
         [--minutes 25] [--write]
 
 MODEL is a shipped name (cifar10-ratio-0.25) or a checkpoint folder (RUN/model). DIR of `--data` has
-cifar10_test.npz and the sets ood32_*.npz. Measured: clean accuracy and calibration on all test
-images; `standard` at l2 0.5, l2 1.0 and l∞ 8/255; AUC, worst-case AUC (l2 1.0) and MMC per set.
+cifar10_test.npz and the sets ood32_NAME.npz or NAME.npz. Measured: clean accuracy and calibration
+on all test images; `standard` at l2 0.5, l2 1.0, l∞ 8/255; AUC, worst-case AUC (l2 1.0), MMC per
+set.
 The audit of each model is OUT/NAME, its filled card OUT/cards/NAME.json (with `--write` also the
-card beside the weights). Numbers are in OUT/NAME/result.json as they come; the same command goes on
-where it was stopped, and finished models are not audited again. Needs torch, not the command line.
+card beside the weights); that of a model which is not shipped can go to zoo/audits. Numbers are in
+OUT/NAME/result.json as they come; the same command goes on where it was stopped, and finished
+models are not audited again. Needs torch, not the command line.
 """
 
 import argparse
@@ -35,8 +37,15 @@ def folder_of(model: str) -> Path:
 
 
 def sets(data: Path) -> list[str]:
-    """Specs of the out-distribution sets; the noises are made by code."""
-    return [f"{n}=pack:{data}/ood32_{n}.npz" for n in (*UNSEEN, SEEN)] + list(NOISES)
+    """Specs of the out-distribution sets that are there; the noises are made by code."""
+    found = []
+    for name in (*UNSEEN, SEEN):
+        paths = [p for p in (data / f"ood32_{name}.npz", data / f"{name}.npz") if p.exists()]
+        if paths:
+            found.append(f"{name}=pack:{paths[0]}")
+        else:
+            print(f"{name}: no file in {data}, left out", file=sys.stderr)
+    return [*found, *NOISES]
 
 
 def one(model: str, given: argparse.Namespace) -> None:
@@ -58,11 +67,12 @@ def one(model: str, given: argparse.Namespace) -> None:
         )
     run = Run.open(place)
     check_weights(run, folder)
-    filled = with_audit(card, run, seen=[SEEN])
-    for path in (given.out / "cards" / f"{card['name']}.json", folder / "card.json"):
-        if path.name != "card.json" or given.write:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_json(path, filled)
+    known = run.manifest["data_fingerprint"]
+    filled = with_audit(card, run, seen=[SEEN] if SEEN in known else [])
+    if given.write:
+        write_json(folder / "card.json", filled)
+    kept = {} if card["name"] in zoo.names() else {"weights": "not kept"}
+    write_json(given.out / "cards" / f"{card['name']}.json", {**filled, **kept})
     told = {k: round(n["value"], 4) for k, n in filled["numbers"].items() if n["value"] is not None}
     print(f"{card['name']}: {told}", flush=True)
 

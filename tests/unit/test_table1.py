@@ -10,6 +10,7 @@ import torch
 
 from counterlens import zoo
 from counterlens.classifier import Classifier
+from counterlens.cli.tables import show_table1
 from counterlens.errors import InputError
 from counterlens.label_spaces import CIFAR10
 from counterlens.models import checkpoint, nets
@@ -17,7 +18,16 @@ from counterlens.runs import Number, Run, read_json
 from counterlens.types import Preprocess
 from counterlens.workflows import recipes
 from counterlens.workflows.cards import with_audit
-from counterlens.workflows.table1 import ROWS, failures, made, ours, printed, rows, table1
+from counterlens.workflows.table1 import (
+    DIFFERENCES,
+    ROWS,
+    failures,
+    made,
+    ours,
+    printed,
+    rows,
+    table1,
+)
 
 # Table 1 of the paper with its one decimal: clean, l2 0.5, ECE, AUC, worst-case AUC, MMC
 PRINTED = (
@@ -97,6 +107,10 @@ def test_rows_put_the_paper_beside_ours_as_shares():
 
 def test_rows_say_where_they_come_from():
     states = {r["row"]: r["state"] for r in made({"cifar10-ratio-0.25": card()})}
+    assert states["RATIO 0.25"] == "stored audit, in part"  # no MMC, no l∞
+    whole = card(**{"robust.linf-8_255.accuracy": 0.3, "calibration.temperature": 0.4,
+                    "ood.caltech.mmc": 0.2, "ood.flowers.mmc": 0.2})  # fmt: skip
+    states = {r["row"]: r["state"] for r in made({"cifar10-ratio-0.25": whole})}
     assert states["RATIO 0.25"] == "stored audit"
     assert states["OE"] == "not trained"
     assert states["JEM-0"].startswith("of other authors")
@@ -141,6 +155,18 @@ def test_a_stored_audit_is_shown_with_interval_and_verdict(tmp_path, monkeypatch
     assert "92.0\u202f%" in page and "[90.0, 94.0]" in page and "weak" in page
     number = run.numbers["table1.cifar10-ratio-0.25.worst_auroc"]
     assert number.value == pytest.approx(0.7)
+    assert "caltech: made up" in number.protocol  # how the parts were measured is not lost
+
+
+def test_the_terminal_shows_the_table_what_is_missing_and_what_differs(capsys):
+    stored = {"cifar10-ratio-0.25": card(**{"robust.l2-0.5.accuracy": 0.49})}
+    told = [{"what": w, "paper": p, "ours": o} for w, p, o in DIFFERENCES]
+    show_table1(rows(stored), made(stored), told)
+    said = capsys.readouterr().err
+    assert "92.0 (93.5)" in said and "– (95.0)" not in said and "– (96.2)" in said
+    assert "– not measured" in said and "stored audit" in said
+    assert "Failure cases of RATIO 0.25: robust accuracy below 50 %" in said
+    assert "CIFAR-10.1" in said and "withdrawn" in said
 
 
 def audit_of(model: str, folder: Path) -> Run:
@@ -234,7 +260,7 @@ def test_a_row_is_audited_again_by_the_protocol_of_its_card(small, tmp_path, mon
     assert asked["attack"] == ["l2:0.5"] and asked["attack_version"] == "fast"
     assert asked["attack_points"] == 2 and asked["ood"] == ["noise:uniform"]
     state = {r["row"]: r["state"] for r in again.table("table1_rows")}
-    assert state["Plain"] == "audited again"
+    assert state["Plain"] == "audited again, in part"
     shown = again.numbers["table1.cifar10-plain.clean"]
     assert shown.value == run.numbers["accuracy.top1"].value  # the new one, not the stored one
 

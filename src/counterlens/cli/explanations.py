@@ -364,7 +364,7 @@ def reproduce(
             quiet=quiet,
         )
         if not quiet:
-            show_table1(run.table("table1"), run.table("table1_rows"))
+            show_table1(*(run.table(t) for t in ("table1", "table1_rows", "differences")))
         finish(run, as_json=as_json, quiet=True)
         return
     if name == "digin-figure13":

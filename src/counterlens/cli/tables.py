@@ -9,8 +9,12 @@ from rich.table import Table
 WIDE = 150
 
 
-def show_table1(rows: Sequence[Mapping[str, Any]], made: Sequence[Mapping[str, Any]]) -> None:
-    """Print "ours (paper)" per model and column to standard error, in per cent."""
+def show_table1(
+    rows: Sequence[Mapping[str, Any]],
+    made: Sequence[Mapping[str, Any]],
+    differences: Sequence[Mapping[str, str]],
+) -> None:
+    """Print "ours (paper)" per model and column to standard error, and what differs in protocol."""
     states = {row["row"]: row for row in made}
     metrics = list(dict.fromkeys(row["metric"] for row in rows))
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -24,6 +28,22 @@ def show_table1(rows: Sequence[Mapping[str, Any]], made: Sequence[Mapping[str, A
     console = Console(stderr=True)
     console = console if console.is_terminal else Console(stderr=True, width=WIDE)
     console.print(table)
+    console.print(_LEGEND)
+    for row in made:
+        if row["failures"]:
+            console.print(f"Failure cases of {row['row']}: {'; '.join(row['failures'])}.")
+    apart = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("differs", "paper", "ours"):
+        apart.add_column(title)
+    for row in differences:
+        apart.add_row(row["what"], row["paper"], row["ours"])
+    console.print(apart)
+
+
+_LEGEND = (
+    "– not measured; ? attack not trusted; T is no per cent. AUC, WC-AUC, MMC: mean over unseen "
+    "natural sets. n, interval and protocol of each number: report.html, result.json."
+)
 
 
 def _cell(row: Mapping[str, Any]) -> str:

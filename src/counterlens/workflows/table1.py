@@ -78,7 +78,11 @@ DIFFERENCES = (
         "80 million tiny images (withdrawn)",
         "Tiny-ImageNet at 32 pixels without the classes that overlap, as each card names it",
     ),
-    ("architecture", "ResNet-50, 23.5 M weights (ACET: ResNet-18)", "ResNet-18 of 6 M weights"),
+    (
+        "architecture",
+        "ResNet-50, 23.5 M weights (ACET: ResNet-18)",
+        "ResNet-18 of 6 M weights, small rows 3 M",
+    ),
     ("epochs", "220 (ACET: 100)", "as each recipe says, 32 to 140; averaged weights"),
     ("checkpoint chosen on", "the test set", "held-out training images, or the last one"),
     (
@@ -237,7 +241,8 @@ def mean(numbers: Sequence[Number | None], names: Sequence[str]) -> Number | Non
     values, lows, highs = ([getattr(n, part) for n in numbers] for part in ("value", "low", "high"))
     whole = None not in (*lows, *highs)
     ends = "ends averaged, which is no narrower than the truth" if whole else "no interval"
-    told = f"mean over {', '.join(names)}; {ends}"
+    first = next(number.protocol for number in numbers if number)
+    told = f"mean over {', '.join(names)}; {ends}; {names[0]}: {first}"
     verdicts = {verdict(n) for n in numbers if n}
     weak = "weak" if "weak" in verdicts else "trusted"
     trust = {"verdict": weak, "reasons": []} if verdicts - {""} else None
@@ -301,6 +306,8 @@ def made(cards: Mapping[str, Mapping[str, Any]], *, rerun: str = "") -> list[dic
             state = "trained, no audit stored"
         elif card:
             state = "audited again" if recipe == rerun else "stored audit"
+            if any(ours(card, metric) is None for metric in METRICS):
+                state += ", in part"
         training = card.get("training", {})
         found.append(
             {
