@@ -13,17 +13,20 @@ Run: PYTHONPATH=src .venv-peers/bin/python benchmarks/bench_attack.py MODEL DATA
      (MODEL a checkpoint folder or zoo name, DATA a packed .npz; --device cuda on a GPU; peers
      that are not installed are skipped, or found in a folder named in PYTHONPATH)
 
-Peers run at the best of the batch sizes given, with all 5,000 Square queries. torchattacks takes
-10 steps per attack where the protocol has 100: its arm `torchattacks` is as shipped,
-`torchattacks-100` has the steps of the protocol. The arm `ours-compiled` includes compiling once;
-`ours-bare` leaves out the probes that judge the result, `ours-fast` is the version of that name.
+Peers run with all 5,000 Square queries, at the best of three batch sizes, which a pilot finds: all
+points, few steps and queries. torchattacks takes 10 steps per gradient attack where the protocol
+has 100: its arm `torchattacks` is as shipped, `torchattacks-100` has the steps of the protocol.
+Ours: `ours` is everything a user gets; `ours-bare` leaves out the probes that judge the result,
+which no peer has; `ours-10` is `ours-bare` with the 10 steps of torchattacks, like for like with
+it; `ours-fast` is the version of that name, without FAB and Square (its verdict is never
+better than weak); `ours-compiled` includes compiling once.
 """
 
 import argparse
 import copy
-import json
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,9 +38,14 @@ from torch import Tensor, nn
 from counterlens.ball import Ball
 from counterlens.images import decode
 from counterlens.models import load
+from counterlens.runs import write_json
 from counterlens.search import Settings, robust
 from counterlens.search.protocols import stages_of
 from counterlens.search.square import Square
+from race import machine
+
+STEPS = 100  # of the protocol, per gradient attack
+PILOT = (2, 40)  # steps and Square queries of the pilot that chooses a peer's batch size
 
 
 class Counting(nn.Module):
@@ -70,13 +78,21 @@ def points(path: Path, count: int) -> tuple[Tensor, Tensor]:
     return x.contiguous(), torch.from_numpy(labels.astype(np.int64))
 
 
+def shorter(rule: Any, steps: int, queries: int) -> Any:
+    """The same search with other numbers of steps or queries."""
+    return (
+        replace(rule, queries=queries) if isinstance(rule, Square) else replace(rule, steps=steps)
+    )
+
+
 def ours(model: nn.Module, x: Tensor, y: Tensor, ball: Ball, args: argparse.Namespace, **more: Any):
     """Robust flags and the record of our own attack."""
     version: Any = more.pop("version")
-    if version == "standard" and args.queries != 5000:
+    steps = more.pop("steps")
+    if version == "standard" and (args.queries != 5000 or steps != STEPS):
         version = [
-            s if s.name != "square" else type(s)(s.name, Square(args.queries), s.score, slope=False)
-            for s in stages_of("standard", args.classes, ball.norm)[0]
+            replace(stage, rule=shorter(stage.rule, steps, args.queries))
+            for stage in stages_of("standard", args.classes, ball.norm)[0]
         ]
     batch = args.our_batch or "auto"
     settings = Settings(seed=args.seed, batch=batch, precision=args.precision, **more)
@@ -96,11 +112,12 @@ def torchattacks_arm(
     x: Tensor,
     y: Tensor,
     ball: Ball,
-    args: argparse.Namespace,
     batch: int,
+    args: argparse.Namespace,
     steps: int,
+    queries: int,
 ) -> Tensor:
-    """Robust flags by torchattacks.AutoAttack."""
+    """Robust flags by torchattacks.AutoAttack; 0 steps for those it comes with."""
     import torchattacks
 
     norm = {"l2": "L2", "linf": "Linf"}[ball.norm]
@@ -109,7 +126,7 @@ def torchattacks_arm(
     )
     for part in attack._autoattack.attacks:
         if hasattr(part, "n_queries"):
-            part.n_queries = args.queries
+            part.n_queries = queries
         elif steps and hasattr(part, "steps"):
             part.steps = steps
     flags = []
@@ -123,16 +140,23 @@ def torchattacks_arm(
 
 
 def pyautoattack_arm(
-    model: Counting, x: Tensor, y: Tensor, ball: Ball, args: argparse.Namespace, batch: int
+    model: Counting,
+    x: Tensor,
+    y: Tensor,
+    ball: Ball,
+    batch: int,
+    args: argparse.Namespace,
+    steps: int,
+    queries: int,
 ) -> Tensor:
-    """Robust flags by pyautoattack.AutoAttack."""
+    """Robust flags by pyautoattack.AutoAttack; 0 steps for those it comes with."""
     from pyautoattack import AutoAttack
 
     norm = {"l2": "L2", "linf": "Linf"}[ball.norm]
     attack = AutoAttack(model, norm=norm, eps=float(ball.radius), seed=args.seed, device=x.device)
-    square = getattr(attack, "square", None)
-    if square is not None and args.queries != 5000:
-        square.n_queries = args.queries
+    attack.square.n_queries = queries
+    for part in (attack.apgd, attack.apgd_targeted, attack.fab):
+        part.n_iter = steps or part.n_iter
     adversarial = attack.run_standard_evaluation(x, y, batch_size=batch)
     if isinstance(adversarial, tuple):
         adversarial = adversarial[0]
@@ -153,26 +177,34 @@ def timed(work: Callable[[], Any], device: torch.device) -> tuple[Any, float, fl
     return value, time.perf_counter() - began, time.process_time() - cpu
 
 
-def peer_rows(
+def peer_row(
     name: str, model: nn.Module, x: Tensor, y: Tensor, ball: Ball, args: argparse.Namespace
-) -> list[dict[str, Any]]:
-    """One row per batch size of a peer."""
-    rows = []
-    for batch in args.peer_batch:
+) -> dict[str, Any] | None:
+    """One peer at the best of the batch sizes; None where it is not installed."""
+    arm = pyautoattack_arm if name == "pyautoattack" else torchattacks_arm
+
+    def attacked(
+        batch: int, steps: int, queries: int
+    ) -> tuple[Counting, tuple[Tensor, float, float]]:
         counting = Counting(copy.deepcopy(model)).eval()  # a peer may leave a model in another mode
-        if name == "pyautoattack":
-            work = partial(pyautoattack_arm, counting, x, y, ball, args, batch)
-        else:
-            steps = 100 if name.endswith("100") else 0
-            work = partial(torchattacks_arm, counting, x, y, ball, args, batch, steps)
-        try:
-            flags, wall, cpu = timed(work, x.device)
-        except ImportError as missing:
-            print(f"{name}: skipped, {missing}")
-            return []
-        counts = {"forwards": counting.forwards, "backwards": counting.backwards}
-        rows.append(row(name, flags, wall, cpu, {"batch": batch, "counts": counts}))
-    return rows
+        work = partial(arm, counting, x, y, ball, batch, args, steps, queries)
+        return counting, timed(work, x.device)
+
+    try:
+        sizes = sorted({min(size, len(x)) for size in args.peer_batch})
+        pilot = {}
+        for batch in sizes if len(sizes) > 1 else []:
+            _, (_, pilot[batch], _) = attacked(batch, *PILOT)
+        best = min(pilot, key=lambda size: pilot[size]) if pilot else sizes[0]
+        told = ", ".join(f"batch {size} {seconds:.1f} s" for size, seconds in pilot.items())
+        print(f"{name}: pilot of {PILOT[0]} steps and {PILOT[1]} queries: {told}", flush=True)
+        steps = STEPS if name.endswith("100") else 0
+        counting, (flags, wall, cpu) = attacked(best, steps, args.queries)
+    except ImportError as missing:
+        print(f"{name}: skipped, {missing}")
+        return None
+    counts = {"forwards": counting.forwards, "backwards": counting.backwards}
+    return row(name, flags, wall, cpu, {"batch": best, "pilot_seconds": pilot, "counts": counts})
 
 
 def row(
@@ -203,20 +235,40 @@ def row(
     }
 
 
-def compare(rows: list[dict[str, Any]]) -> None:
-    """Parity and speed of our best arm beside each peer's best batch size."""
-    mine = min((r for r in rows if r["arm"].startswith("ours")), key=lambda r: r["wall"])
-    for name in sorted({r["arm"] for r in rows if not r["arm"].startswith("ours")}):
-        best = min((r for r in rows if r["arm"] == name), key=lambda r: r["wall"])
-        ours_flags, peer_flags = np.array(mine["robust"]), np.array(best["robust"])
-        missed = int((ours_flags & ~peer_flags).sum())
-        gained = int((~ours_flags & peer_flags).sum())
-        print(
-            f"{mine['arm']} beside {name} (batch {best['batch']}): "
-            f"{best['wall'] / mine['wall']:.2f}x by the clock, {best['cpu'] / mine['cpu']:.2f}x "
-            f"in computation; robust {mine['accuracy']:.2%} and {best['accuracy']:.2%}; "
-            f"it broke {missed} points we did not, we broke {gained} it did not"
-        )
+def compare(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Speed and parity of each of our arms beside each peer."""
+    pairs = []
+    for mine in (r for r in rows if r["arm"].startswith("ours")):
+        for peer in (r for r in rows if not r["arm"].startswith("ours")):
+            ours_flags, peer_flags = np.array(mine["robust"]), np.array(peer["robust"])
+            pair = {
+                "ours": mine["arm"],
+                "peer": peer["arm"],
+                "times_as_fast": peer["wall"] / mine["wall"],
+                "times_in_computation": peer["cpu"] / mine["cpu"],
+                "accuracies": [mine["accuracy"], peer["accuracy"]],
+                "they_alone_broke": int((ours_flags & ~peer_flags).sum()),
+                "we_alone_broke": int((~ours_flags & peer_flags).sum()),
+            }
+            pairs.append(pair)
+            print(
+                f"{pair['ours']} beside {pair['peer']} (batch {peer['batch']}): "
+                f"{pair['times_as_fast']:.2f}x by the clock, {pair['times_in_computation']:.2f}x "
+                f"in computation; robust {mine['accuracy']:.2%} and {peer['accuracy']:.2%}; it "
+                f"broke {pair['they_alone_broke']} points we did not, we broke "
+                f"{pair['we_alone_broke']} it did not"
+            )
+    return pairs
+
+
+def our_settings(arm: str) -> dict[str, Any]:
+    """What the name of one of our arms means."""
+    return {
+        "compiled": "compiled" in arm,
+        "trust": not ("bare" in arm or "10" in arm),
+        "version": "fast" if "fast" in arm else "standard",
+        "steps": 10 if "10" in arm else STEPS,
+    }
 
 
 def main() -> None:
@@ -228,7 +280,7 @@ def main() -> None:
     parser.add_argument("--norm", default="l2")
     parser.add_argument("--radius", type=float, default=0.5)
     parser.add_argument("--arms", nargs="+", default=["ours", "torchattacks", "pyautoattack"])
-    parser.add_argument("--peer-batch", type=int, nargs="+", default=[50, 100, 250])
+    parser.add_argument("--peer-batch", type=int, nargs="+", default=[25, 50, 100])
     parser.add_argument("--our-batch", type=int, default=0)
     parser.add_argument("--precision", default=None)
     parser.add_argument("--queries", type=int, default=5000, help="fewer only to try the script")
@@ -251,22 +303,25 @@ def main() -> None:
     )
 
     rows: list[dict[str, Any]] = []
+    told = {
+        "model": Path(args.model).name,
+        "points": len(x),
+        "ball": f"{args.norm} {args.radius:.4g}",
+        "queries": args.queries,
+        "machine": machine(),
+    }
     for arm in args.arms:
         if arm.startswith("ours"):
-            more = {
-                "compiled": "compiled" in arm,
-                "trust": "bare" not in arm,
-                "version": "fast" if "fast" in arm else "standard",
-            }
-            (flags, record), wall, cpu = timed(
-                partial(ours, model, x, y, ball, args, **more), device
-            )
+            work = partial(ours, model, x, y, ball, args, **our_settings(arm))
+            (flags, record), wall, cpu = timed(work, device)
             rows.append(row(arm, flags, wall, cpu, record))
-        else:
-            rows += peer_rows(arm, model, x, y, ball, args)
-    compare(rows)
+        elif found := peer_row(arm, model, x, y, ball, args):
+            rows.append(found)
+        if args.out:
+            write_json(args.out, {**told, "rows": rows})
+    pairs = compare(rows)
     if args.out:
-        args.out.write_text(json.dumps({"settings": vars(args), "rows": rows}, default=str))
+        write_json(args.out, {**told, "pairs": pairs, "rows": rows})
 
 
 if __name__ == "__main__":

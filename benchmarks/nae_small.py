@@ -7,13 +7,17 @@ Run, with FOLDER the place of the packed sets and MODELS that of the trained net
     .venv/bin/python benchmarks/nae_small.py packs FOLDER            # splits Tiny-ImageNet 86 / 86
     .venv/bin/python benchmarks/nae_small.py adversarial FOLDER MODELS OUT
     .venv/bin/python benchmarks/nae_small.py ood FOLDER MODELS OUT
-Training, the same for every recipe nae-NAME (the three of nae-tiny86* take tiny86_in.npz):
+Training, the same for every recipe nae-NAME (the three of nae-tiny86* take tiny86_in.npz, the
+twin of the filter --seed 1):
     python -m counterlens.workflows.train nae-resnet18 --data pack:FOLDER/cifar10_train_part0.npz \
         --out MODELS/nae-resnet18
+Networks that are not there are left out and named. Runs on a GPU where there is one, and needs
+neither timm nor pyarrow.
 """
 
 import argparse
 import json
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -21,7 +25,7 @@ import numpy as np
 
 from counterlens.data import open_set
 from counterlens.data.sets import encoded
-from counterlens.runs import Run, atomic, write_json
+from counterlens.runs import Run, atomic, read_json, write_json
 from counterlens.workflows.audit import audit
 from counterlens.workflows.curate import adversarial, ood
 from counterlens.workflows.freeze import freeze
@@ -30,7 +34,7 @@ RESULTS = Path(__file__).parent / "results"
 PARTS = ("tinyimagenet32_out_train_part0.npz", "tinyimagenet32_out_train_part1.npz")
 TEST_PER_CLASS = 17
 HELD_OUT = (
-    *("nae-resnet18-wide", "nae-wide", "nae-resnext", "nae-resnext-se"),
+    *("nae-resnet18-twin", "nae-resnet18-wide", "nae-wide", "nae-resnext", "nae-resnext-se"),
     *("nae-resnet18-noise", "nae-resnet18-fgsm", "nae-resnet18-pgd"),
 )
 HELD_OUT_OOD = ("nae-tiny86-resnext", "nae-tiny86-wide")
@@ -69,26 +73,45 @@ def _model(models: Path, name: str) -> str:
     return str(models / name / "model")
 
 
-def _measure(run: Run, held_out: list[str], out: Path, name: str) -> None:
+def _there(models: Path, names: Sequence[str]) -> list[str]:
+    """Names of the networks that have been trained; the others are said to be missing."""
+    found = [name for name in names if (models / name / "model").is_dir()]
+    missing = [name for name in names if name not in found]
+    if missing:
+        print(f"not trained, left out: {', '.join(missing)}")
+    return found
+
+
+def _measure(run: Run, models: Path, names: Sequence[str], out: Path, result: Path) -> None:
+    began = time.monotonic()
+    held_out = [_model(models, name) for name in names]
     card = freeze(run.folder, out=out / "set", held_out=held_out, unreviewed=True)
-    result = {
+    filters = [{**row, "model": Path(row["model"]).parent.name} for row in card["filters"]]
+    trained = {
+        name: read_json(models / name / "model" / "card.json").get("numbers", {})
+        for name in (*(row["model"] for row in filters), *names)
+    }
+    found = {
         "funnel": {row["stage"]: row["kept"] for row in run.table("funnel")},
-        "filters": card["filters"],
+        "filters": filters,
+        "held_out": list(names),
+        "trained": trained,
+        "device": run.manifest.get("device"),
         "numbers": {**{k: n.to_json() for k, n in run.numbers.items()}, **card["numbers"]},
     }
-    write_json(RESULTS / f"{name}.json", result)
-    print(json.dumps(result["funnel"]))
+    write_json(result, json.loads(json.dumps(found).replace(f"{models}/", "")))
+    print(json.dumps(found["funnel"]))
     for key, number in card["numbers"].items():
         ends = "" if number["low"] is None else f" [{number['low']:.4f}, {number['high']:.4f}]"
         print(f"{key}: {number['value']}{ends} n={number['n']}")
+    print(f"frozen and measured in {time.monotonic() - began:.0f} s", flush=True)
 
 
 def _draw(
     models: Path, names: Sequence[str], data: str, out: Path, ood: Sequence[str] = ()
 ) -> None:
     """The paper's Figures 8–11, 14, 15 in small: the report of a comparison of all networks."""
-    there = [name for name in names if (models / name / "model").is_dir()]
-    specs = [f"{name.removeprefix('nae-')}={_model(models, name)}" for name in there]
+    specs = [f"{name.removeprefix('nae-')}={_model(models, name)}" for name in names]
     runs = audit(specs, data, ood=ood, anyway=True, out=out / "family", quiet=True)
     print(runs[-1].folder / "report.html")
 
@@ -100,14 +123,16 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("models", type=Path, nargs="?")
     parser.add_argument("out", type=Path, nargs="?")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the figures")
+    parser.add_argument("--confidence", type=float, default=0.5, help="least, of strangers")
     parser.add_argument("--limit", type=int, help="images of each set, for a trial")
     asked = parser.parse_args()
     if asked.what == "packs":
         packs(asked.folder)
         return
-    names = HELD_OUT if asked.what == "adversarial" else HELD_OUT_OOD
-    held_out = [_model(asked.models, n) for n in names if (asked.models / n / "model").is_dir()]
+    began = time.monotonic()
     if asked.what == "adversarial":
+        names = _there(asked.models, HELD_OUT)
         pool = [f"pack:{asked.folder}/cifar10_{part}.npz" for part in ("train_part1", "test")]
         run = adversarial(
             pool,
@@ -117,20 +142,25 @@ def main() -> None:
             shard=2500,
             out=asked.out / "run",
         )
-        _measure(run, held_out, asked.out, "nae_small_adversarial")
-        _draw(asked.models, ("nae-resnet18", *names), str(asked.out / "set"), asked.out)
-        return
-    run = ood(
-        [f"pack:{asked.folder}/tiny86_foreign.npz"],
-        filters=[_model(asked.models, "nae-tiny86")],
-        inside=f"pack:{asked.folder}/tiny86_test.npz",
-        limit=asked.limit,
-        shard=2500,
-        out=asked.out / "run",
-    )
-    _measure(run, held_out, asked.out, "nae_small_ood")
-    known = f"pack:{asked.folder}/tiny86_test.npz"
-    _draw(asked.models, ("nae-tiny86", *names), known, asked.out, [str(asked.out / "set")])
+        first, data, strangers = "nae-resnet18", str(asked.out / "set"), []
+    else:
+        names = _there(asked.models, HELD_OUT_OOD)
+        known = f"pack:{asked.folder}/tiny86_test.npz"
+        run = ood(
+            [f"pack:{asked.folder}/tiny86_foreign.npz"],
+            filters=[_model(asked.models, "nae-tiny86")],
+            inside=known,
+            confidence=asked.confidence,
+            limit=asked.limit,
+            shard=2500,
+            out=asked.out / "run",
+        )
+        first, data, strangers = "nae-tiny86", known, [str(asked.out / "set")]
+    print(f"mined in {time.monotonic() - began:.0f} s", flush=True)
+    result = asked.results / f"nae_small_{asked.what}.json"
+    _measure(run, asked.models, names, asked.out, result)
+    _draw(asked.models, (first, *names), data, asked.out, strangers)
+    print(f"all in {time.monotonic() - began:.0f} s")
 
 
 if __name__ == "__main__":

@@ -1,13 +1,13 @@
 """The pool of a curation: its sets in the classes of the filters, and one pass over it.
 
-The pass writes a Parquet file per shard into the run; a file that is there is not made again, so
-an interrupted pass goes on where it stopped, here or on Ray.
+The pass writes a Parquet file per shard into the run (where pyarrow is not installed, an .npz file
+of the same columns); a file that is there is not made again, so an interrupted pass goes on where
+it stopped, here or on Ray.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from counterlens.label_spaces.matching import pair_classes
 from counterlens.models import load
 from counterlens.models.weights import weights_hash
 from counterlens.runs import Run, atomic, read_json, write_json
-from counterlens.scale import Shard, from_arrow, map_shards, shards, to_arrow
+from counterlens.scale import Columns, Shard, from_arrow, map_shards, shards, to_arrow
 from counterlens.workflows.telling import Say
 
 
@@ -212,7 +212,6 @@ def judge_pool(
     say: Say,
 ) -> dict[str, np.ndarray]:
     """Opinions on the whole pool, a row per image; what the run already has is read back."""
-    parquet = _parquet()
     _same_pool(run, asked, size)
     folder = run.path("tables", "opinions/x").parent
     every = shards(len(asked.pool), size)
@@ -221,18 +220,53 @@ def judge_pool(
         say(f"{len(every) - len(todo)} of {len(every)} shards are there already")
     done = sum(s.stop - s.start for s in every) - sum(s.stop - s.start for s in todo)
     for shard, columns in map_shards(asked, todo, on=on, workers=workers, tell=say):
-        with atomic(_part(folder, shard)) as part:
-            parquet.write_table(to_arrow(columns), part)
+        _write(_part(folder, shard), columns)
         done += shard.stop - shard.start
         say(f"{done:,} of {len(asked.pool):,} images judged")
-    tables = [from_arrow(parquet.read_table(_part(folder, shard))) for shard in every]
+    tables = [_read(_part(folder, shard)) for shard in every]
     table = {key: np.concatenate([t[key] for t in tables]) for key in tables[0]}
     assert np.array_equal(table["row"], np.arange(len(asked.pool)))
     return table
 
 
 def _part(folder: Path, shard: Shard) -> Path:
-    return folder / f"part-{shard.index:06d}.parquet"
+    name = f"part-{shard.index:06d}"
+    there = [folder / f"{name}.{end}" for end in ("parquet", "npz")]
+    return next((path for path in there if path.exists()), there[0 if _has_arrow() else 1])
+
+
+def _has_arrow() -> bool:
+    try:
+        import pyarrow.parquet  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+def _write(path: Path, columns: Columns) -> None:
+    if path.suffix == ".parquet":
+        import pyarrow.parquet as parquet
+
+        with atomic(path) as part:
+            parquet.write_table(to_arrow(columns), part)
+        return
+    texts = {k: v.astype(str) if v.dtype == object else v for k, v in columns.items()}
+    with atomic(path) as part, part.open("wb") as file:
+        np.savez(file, **texts)
+
+
+def _read(path: Path) -> dict[str, np.ndarray]:
+    if path.suffix == ".parquet":
+        if not _has_arrow():
+            raise MissingExtra(
+                f"{path.name} is Parquet, which needs pyarrow. Install it: "
+                "pip install 'counterlens[ray]'."
+            )
+        import pyarrow.parquet as parquet
+
+        return from_arrow(parquet.read_table(path))
+    with np.load(path) as stored:
+        return {k: v.astype(object) if v.dtype.kind == "U" else v for k, v in stored.items()}
 
 
 def _same_pool(run: Run, asked: Opinions, size: int) -> None:
@@ -242,14 +276,3 @@ def _same_pool(run: Run, asked: Opinions, size: int) -> None:
     if path.exists() and read_json(path) != facts:
         raise RunExists(f"the pool of {run.folder} has changed since. Choose another --out.")
     write_json(path, facts)
-
-
-def _parquet() -> Any:
-    try:
-        import pyarrow.parquet as parquet
-    except ImportError:
-        raise MissingExtra(
-            "curate keeps its tables as Parquet, which needs pyarrow. Install it: "
-            "pip install 'counterlens[ray]'."
-        ) from None
-    return parquet
