@@ -198,6 +198,32 @@ def test_the_page_shows_methods_failures_and_pairs(run):
     assert 'src="http' not in page
 
 
+def test_pictures_are_inverted_once_for_all_their_targets_and_many_at_a_time(
+    nets, data, generator, short, tmp_path, monkeypatch
+):
+    from counterlens.workflows import evaluate_arms
+
+    real, asked = evaluate_arms.prepare, []
+
+    def counted(model, x, *words, **more):
+        asked.append(len(x))
+        return real(model, x, *words, **more)
+
+    monkeypatch.setattr(evaluate_arms, "prepare", counted)
+    asked_ = {"arm": ["prompt-to-prompt"], "judge": [nets["one"]], "targets": 2, "limit": 8,
+              "generator": generator, "device": "cpu", "quiet": True}  # fmt: skip
+    few = evaluate(nets["plain"], [data], batch=4, out=tmp_path / "few", **asked_).run
+    rows = few.table("quality")
+    pictures = len({row["id"] for row in rows})
+    assert len(rows) == 2 * pictures  # two batches to each inversion of four pictures
+    assert sum(asked) == pictures and len(asked) == -(-pictures // 4)
+    passes = few.numbers["quality.prompt-to-prompt.denoiser_passes"].value
+    whole = evaluate(nets["plain"], [data], batch=64, out=tmp_path / "whole", **asked_).run
+    assert whole.numbers["quality.prompt-to-prompt.denoiser_passes"].value == passes
+    apart = [a["l2"] - b["l2"] for a, b in zip(rows, whole.table("quality"), strict=True)]
+    assert max(map(abs, apart)) < 1e-2
+
+
 def test_a_stopped_run_goes_on_and_ends_the_same(
     run, nets, data, generator, short, tmp_path, monkeypatch
 ):

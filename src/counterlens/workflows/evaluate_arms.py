@@ -22,7 +22,7 @@ from counterlens.errors import InputError
 from counterlens.explanations import dvce as guided
 from counterlens.explanations.pixel import STEPS, counterfactuals
 from counterlens.explanations.targets import class_named
-from counterlens.explanations.uvce import UVCE, EditSettings, class_term, prepare, uvce
+from counterlens.explanations.uvce import UVCE, EditSettings, Prepared, class_term, prepare, uvce
 from counterlens.generators.cutouts import seen
 from counterlens.generators.latent import LatentDiffusion
 from counterlens.generators.words import replaced
@@ -148,20 +148,23 @@ def dvce_arm(bench: Bench, say: Say) -> Batch:
     return {"dvce": Made(kept, meter.seconds, dict(meter.rows))}
 
 
-def uvce_arm(bench: Bench, say: Say, *, optimise: bool = True, kept: int | None = None) -> Batch:
+def uvce_arm(
+    bench: Bench, say: Say, inverted: "Inverted", *, optimise: bool = True, kept: int | None = None
+) -> Batch:
     """DiG-IN's counterfactuals, and the prompt-to-prompt edits that they start from.
 
-    A picture with several targets is inverted once. What its edit costs is counted up to the
-    first look of the search, which is prompt-to-prompt alone.
+    What the edit alone costs is counted up to the first look of the search, which is
+    prompt-to-prompt alone; both count the pictures' share of the inversion.
     """
     model, net, settings = _generator(bench), bench.classifier, bench.uvce
     if not optimise:
         settings = replace(settings, chain=replace(settings.chain, updates=0))
-    pictures = list(dict.fromkeys(bench.image.tolist()))
     words = [captions.word(name) for name in net.classes]
-    own = [words[int(bench.answer[i])] for i in pictures]
-    rows = [pictures.index(i) for i in bench.image.tolist()]
-    pairs = [(own[r], words[k]) for r, k in zip(rows, bench.target.tolist(), strict=True)]
+    ready, spent, passed = inverted(bench)
+    pairs = [
+        (words[int(bench.answer[i])], words[k])
+        for i, k in zip(bench.image.tolist(), bench.target.tolist(), strict=True)
+    ]
     early: dict[str, Any] = {}
 
     def told(k: int, look: Any) -> None:
@@ -171,10 +174,6 @@ def uvce_arm(bench: Bench, say: Say, *, optimise: bool = True, kept: int | None 
             say(f"  update {k} of {settings.chain.updates}")
 
     with frozen(net), metered(_networks(model, [net])) as meter:
-        x = seen(bench.pictures.x[pictures], model.side)
-        ready = prepare(
-            model, x, [captions.prompt(word) for word in own], own, settings=settings
-        ).rows(rows)
         edit = uvce(
             model, ready.x, [class_term(net, bench.target)],
             source=ready.source, words=pairs,
@@ -184,13 +183,59 @@ def uvce_arm(bench: Bench, say: Say, *, optimise: bool = True, kept: int | None 
         )  # fmt: skip
         start, images = _eight_bits(edit.start_images, net), _eight_bits(edit.images, net)
     masks = seen(edit.masks.float(), net.preprocess.size[0]).clamp(0, 1).cpu()
-    first = Made(start, early["seconds"], early["rows"], masks)
+    first = Made(start, spent + early["seconds"], _sum(passed, early["rows"]), masks)
     if not optimise:
         return {"prompt-to-prompt": first}
     return {
         "prompt-to-prompt": first,
-        "diffusion": Made(images, meter.seconds, dict(meter.rows), masks),
+        "diffusion": Made(images, spent + meter.seconds, _sum(passed, meter.rows), masks),
     }
+
+
+class Inverted:
+    """Inversions of pictures, many at a time: that costs little more than few, and no target's.
+
+    Args:
+        bench: all rows, of which batches are asked for in order.
+        size: pictures at a time.
+    """
+
+    def __init__(self, bench: Bench, size: int) -> None:
+        self.bench, self.size = bench, size
+        self.order = list(dict.fromkeys(bench.image.tolist()))
+        self.places: dict[int, int] = {}
+
+    def __call__(self, part: Bench) -> tuple[Prepared, float, dict[str, int]]:
+        """A batch's rows, and its pictures' share of the seconds and of the passes."""
+        asked = list(dict.fromkeys(part.image.tolist()))
+        if not all(i in self.places for i in asked):
+            first = self.order.index(asked[0])
+            try:
+                self.make(self.order[first : first + max(self.size, len(asked))])
+            except torch.OutOfMemoryError:
+                torch.cuda.empty_cache()
+                self.make(asked)
+        share = len(asked) / len(self.places)
+        passes = {name: round(share * n) for name, n in self.passes.items()}
+        rows = [self.places[i] for i in part.image.tolist()]
+        return self.ready.rows(rows), share * self.seconds, passes
+
+    def make(self, pictures: Sequence[int]) -> None:
+        """Invert some pictures; those before are forgotten."""
+        bench, model = self.bench, _generator(self.bench)
+        self.places = {}
+        own = [captions.word(bench.classifier.classes[int(bench.answer[i])]) for i in pictures]
+        with metered(_networks(model, [])) as meter:
+            self.ready = prepare(
+                model, seen(bench.pictures.x[list(pictures)], model.side),
+                [captions.prompt(word) for word in own], own, settings=bench.uvce,
+            )  # fmt: skip
+        self.seconds, self.passes = meter.seconds, dict(meter.rows)
+        self.places = {i: k for k, i in enumerate(pictures)}
+
+
+def _sum(first: Mapping[str, int], second: Mapping[str, int]) -> dict[str, int]:
+    return {name: first.get(name, 0) + second.get(name, 0) for name in {**first, **second}}
 
 
 def make(bench: Bench, arms: Sequence[str], run: Run, say: Say) -> Iterator[tuple[str, Made]]:
@@ -204,7 +249,9 @@ def make(bench: Bench, arms: Sequence[str], run: Run, say: Say) -> Iterator[tupl
     jobs: dict[str, tuple[int, Callable[[Bench], Batch]]] = {}
     if wanted or "prompt-to-prompt" in arms:
         kept, room = plan(_generator(bench), bench.uvce, bench.batch or whole, bench.memory)
-        edit = partial(uvce_arm, say=say, optimise=wanted, kept=kept)
+        edit = partial(
+            uvce_arm, say=say, inverted=Inverted(bench, room), optimise=wanted, kept=kept
+        )
         jobs["uvce"] = (bench.batch or room, edit)
     if "pixel" in arms:
         jobs["pixel"] = (whole, lambda part: pixel_arm(part, part.classifier, "pixel"))
@@ -346,8 +393,7 @@ def _stored(stored: Any, arm: str) -> Made:
 def _joined(parts: Sequence[Made]) -> Made:
     passes: dict[str, int] = {}
     for part in parts:
-        for name, count in part.passes.items():
-            passes[name] = passes.get(name, 0) + count
+        passes = _sum(passes, part.passes)
     masks = [part.masks for part in parts if part.masks is not None]
     return Made(
         torch.cat([part.images for part in parts]),
