@@ -443,7 +443,8 @@ def variants(study: Study) -> None:
     spec = study.given.guide[0]
     net = study.net(spec)
     answer = study.answers(net, study.x)[1]
-    rows = torch.nonzero(answer == study.labels).flatten()[: study.given.few].tolist()
+    right = torch.nonzero(answer == study.labels).flatten()[study.given.skip :]
+    rows = right[: study.given.few].tolist()
     targets = [
         seeded(len(study.classes), {int(study.labels[i])}, f"0 {study.ids[i]}")[0] for i in rows
     ]
@@ -600,6 +601,8 @@ def main() -> None:
     )
     parser.add_argument("--set", action="append", default=[], dest="changes", metavar="KEY=VALUE")
     parser.add_argument("--few", type=int, default=40, help="pictures of each variant")
+    parser.add_argument("--skip", type=int, default=0,
+                        help="pictures that are left to the stage guides")  # fmt: skip
     parser.add_argument("--inner", type=int, default=UVCE.inner)
     parser.add_argument("--rate", type=float, default=UVCE.rate)
     parser.add_argument("--sweep", action="append", default=[], metavar="INNER:RATE")
