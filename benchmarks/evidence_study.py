@@ -17,7 +17,11 @@ model's noise. That is why the candidates are trained with random noise (cifar10
 against a small budget (cifar10-at-0.1). Judges that average their answer over noise draws
 (`--smooth`) are listed, too.
 
-Result: none yet.
+Result: the candidates are not trained yet. First 50 images of sample:cifar10, 60 steps, on a CPU,
+cifar10-plain-small / cifar10-ratio-0.25 as guides: target reached in 100 / 62 %, confidence 0.9
+after temperature in 100 / 48 %; seen by another plain network in 98 / 54 %, by cifar10-at-0.5 in
+6 / 26 %. Averaging an ordinary judge over noise is no way out: with sigma 0.05 that plain network
+sees the target in 60 / 34 %, but answers only 60 % [46, 72] of the clean images right.
 Run: python benchmarks/evidence_study.py --data pack:cifar10_test.npz --out DIR
      [--guide NAME=SPEC ...] [--judge NAME=SPEC ...] [--smooth SIGMA ...] [--count 200]
      [--steps 500] [--minutes 5] [--device auto]
