@@ -66,7 +66,7 @@ def last_line(log: Path) -> str:
 def train(given: argparse.Namespace, *, edge: bool = True) -> dict[Path, list[str]]:
     """Generators of all sets; or, the papers' way, Coloured alone, once per seed."""
     jobs = {}
-    for which, seeds in SETS.items():
+    for which, seeds in given.sets.items():
         if not edge and which != "coloured":
             continue
         changes = [word for one in given.changes for word in ("--set", one)]
@@ -84,7 +84,7 @@ def train(given: argparse.Namespace, *, edge: bool = True) -> dict[Path, list[st
 def table(given: argparse.Namespace) -> dict[Path, list[str]]:
     """Table 3 of each set, 50,000 counterfactuals."""
     jobs = {}
-    for which in SETS:
+    for which in given.sets:
         out = given.runs / f"table-{which}"
         sources = [
             "--cgn",
@@ -96,7 +96,9 @@ def table(given: argparse.Namespace) -> dict[Path, list[str]]:
             "cgn_evaluate", which, out, given, *sources, "--count", str(given.count)
         )
     without = given.runs / "plain-coloured"
-    if (without / "DONE").exists():  # intact masks against accuracy wants some that are not
+    if (
+        "coloured" in given.sets and (without / "DONE").exists()
+    ):  # intact masks against accuracy wants some that are not
         out = given.runs / "table-plain-coloured"
         jobs[out] = command(
             "cgn_evaluate", "coloured", out, given, "--cgn", str(without), "--tsne", "0"
@@ -107,7 +109,7 @@ def table(given: argparse.Namespace) -> dict[Path, list[str]]:
 def ablation(given: argparse.Namespace) -> dict[Path, list[str]]:
     """Sizes × ratios with the first three seeds, and the combined arm with few originals."""
     jobs = {}
-    for which in SETS:
+    for which in given.sets:
         folder = given.runs / f"cgn-{which}"
         sources = [word for i in range(3) for word in ("--cgn", str(folder / f"seed-{i}"))]
         out = given.runs / f"sizes-{which}"
@@ -152,6 +154,7 @@ def main() -> int:
     parser.add_argument("--mnist", default="sample:mnist")
     parser.add_argument("--vgg", default="vgg16.ckpt")
     parser.add_argument("--textures")
+    parser.add_argument("--sets", default=",".join(SETS), help="some of them, with commas")
     parser.add_argument("--runs", type=Path, default=Path("runs/cgn"))
     parser.add_argument("--to", type=Path, default=Path("runs/kept"))
     parser.add_argument("--count", type=int, default=50_000)
@@ -161,6 +164,10 @@ def main() -> int:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--set", action="append", default=[], dest="changes", metavar="KEY=VALUE")
     given = parser.parse_args()
+    wanted = given.sets.split(",")
+    if unknown := [which for which in wanted if which not in SETS]:
+        parser.error(f"--sets has {unknown[0]!r}, expected some of {','.join(SETS)}")
+    given.sets = {which: seeds for which, seeds in SETS.items() if which in wanted}
     given.runs.mkdir(parents=True, exist_ok=True)
     if given.stage == "speed":
         from cgn_speed import speed
@@ -180,7 +187,7 @@ def main() -> int:
         return 0 if side_by_side(jobs, given.minutes) else 1
     until = time.monotonic() + 60 * given.minutes
     done = True
-    for which in SETS:  # one set at a time: a million pictures of 12 classifiers are 37 GB
+    for which in given.sets:  # one set at a time: a million pictures of 12 classifiers are 37 GB
         part = {out: words for out, words in jobs.items() if out.name.split("-", 1)[1] == which}
         left = (until - time.monotonic()) / 60
         done = left > 0.2 and side_by_side(part, left) and done

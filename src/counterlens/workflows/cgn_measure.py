@@ -85,17 +85,17 @@ def overlap(
     """
     device = test.x.device
     classifier = as_classifier(net, "digits").to(device).eval()
-    masks = test.split.masks[:count]
+    masks = test.split.masks[:count].to(device)
     both, alone = [], []
     for start in range(0, len(masks), batch):
         x = test.x[start : start + batch].float()[: len(masks) - start] / 255
         with torch.no_grad():
             said = classifier(x).argmax(1)
-        heat = class_cam(classifier, x, said, layer=LAYER).picture.cpu()
+        heat = class_cam(classifier, x, said, layer=LAYER).picture
         mask = masks[start : start + batch]
         both.append(mean_iou(heat, mask))
         alone.append(iou(heat, mask))
-    return torch.cat(both), torch.cat(alone)
+    return torch.cat(both).cpu(), torch.cat(alone).cpu()
 
 
 @torch.no_grad()
