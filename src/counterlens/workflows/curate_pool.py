@@ -8,6 +8,7 @@ it stopped, here or on Ray.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -250,7 +251,9 @@ def _write(path: Path, columns: Columns) -> None:
         with atomic(path) as part:
             parquet.write_table(to_arrow(columns), part)
         return
-    texts = {k: v.astype(str) if v.dtype == object else v for k, v in columns.items()}
+    texts: dict[str, Any] = {
+        k: v.astype(str) if v.dtype == object else v for k, v in columns.items()
+    }
     with atomic(path) as part, part.open("wb") as file:
         np.savez(file, **texts)
 
