@@ -1,6 +1,6 @@
 """A pool of 100,000 small images on Ray next to a bare loader and model, and next to one process.
 
-Result: <pasted from a run>
+Result: not timed yet for 100,000 images on a quiet machine.
 Run: .venv/bin/python benchmarks/bench_ray.py FILE.npz           # CIFAR-10 test images, packed
 
 Throughput is from the first to the last block; start-up is printed apart. The bare loop runs at
