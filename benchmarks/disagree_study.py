@@ -5,8 +5,9 @@ one classifier is at least 0.8 sure of the class and the other at most 0.2, both
 pictures of at least 15 of 20 units chosen by seed beat the best of all training images and leave
 the other units lower.
 
-Result: docs/papers/digin2024.md, "Numbers", and results/disagree_study.json: 0.98 / 0.11 and
-0.81 / 0.08 (n = 100 each); 19 of 20 units.
+Result: docs/papers/digin2024.md, "Numbers", and results/disagree_study.json: after temperature
+0.92 / 0.09 and 0.88 / 0.08 for plain and RATIO, 0.96 / 0.07 and 0.97 / 0.02 for the zero-shot pair
+and plain (n = 100 each); 19 of 20 units.
 Run: python benchmarks/disagree_study.py STAGE... --generator FOLDER
      [--first zoo:cifar10-plain-small] [--second zoo:cifar10-ratio-0.25] [--judge SPEC]
      [--persist SPEC] [--clip clip:FOLDER] [--real pack:TEST.npz] [--train pack:A.npz+B.npz]

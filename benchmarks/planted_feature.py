@@ -15,6 +15,9 @@ How far the corner came towards the patch: 1 − |x' − patch| / |x − patch|,
 The network averages over places, so a patch may appear elsewhere: the share of pixels that have its
 colour (no channel further than 0.2) is told beside it, and how much of it is new.
 
+Result: docs/how-to/features.md and results/planted_feature.json: its unit ranks first in both runs,
+its component in one of two; raised by a generator the corner comes 0.34 [0.25, 0.42] of the way to
+the patch, without the patch in training 0.02 [-0.06, 0.10] (n = 16).
 Run: .venv/bin/python benchmarks/planted_feature.py --train pack:cifar10_train_part0.npz \
          --test pack:cifar10_test.npz --generator FOLDER --out runs/planted
 """

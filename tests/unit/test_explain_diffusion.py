@@ -85,6 +85,7 @@ def test_everything_on_the_way_is_in_the_run_and_measured_from_disk(folder, pict
     blue = classifier("blues", 2, bias=-2.0)
     made = run(folder, pictures, tmp_path / "run", judge=[blue], target=["bridge"], steps=4)
     assert made.done and (made.folder / "images" / "preview.png").is_file()
+    assert made.manifest["rounds"] == 2  # a small generator goes on, unless told otherwise
     rows = made.table("uvce")
     assert len(rows) == 4 and [row["guide"] for row in rows] == ["reds", "reds", "blues", "blues"]
     guides = {"reds": classifier(), "blues": blue}
@@ -217,6 +218,11 @@ def test_two_texts_of_a_zero_shot_classifier_are_attributes(folder, pictures, tm
     assert row["kind"] == "attribute" and row["target"] == "a white cat"
     assert row["caption"] == "a photograph of a red cat"
     assert row["goal"] == "a photograph of a white cat"
+    assert made.manifest["rounds"] == 0  # no update, no further search
+    once = run(folder, pictures, tmp_path / "once", images=["a.png"], model=texts, rounds=1)
+    told = run(folder, pictures, tmp_path / "told", images=["a.png"], model=texts, rounds=0)
+    (first,), (second,) = once.table("uvce"), told.table("uvce")
+    assert once.manifest["rounds"] == 1 and first["after"] == second["after"] < 0.8
 
 
 def test_bad_input_is_one_clear_line(folder, pictures, tmp_path):

@@ -195,10 +195,10 @@ def report(run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder
 
 @app.command()
 def zoo(as_json: Json = False) -> None:
-    """List the shipped models and samples."""
+    """List the shipped models, image–text pairs, generators and samples."""
     from counterlens import zoo as shipped
 
-    cards = [shipped.card(name) for name in shipped.names()]
+    cards = shipped.cards()
     if as_json:
         print(json.dumps(cards, indent=1, ensure_ascii=False))
         return

@@ -78,8 +78,12 @@ def explain(
     ] = [],
     updates: Annotated[int, typer.Option(help="With diffusion: updates of the search.")] = 20,
     rounds: Annotated[
-        int, typer.Option(help="With diffusion: further searches where confidence is below 0.8.")
-    ] = 0,
+        int | None,
+        typer.Option(
+            help="With diffusion: further searches where confidence is below 0.8; 2 below 128 "
+            "pixels, else 0."
+        ),
+    ] = None,
     guidance: Annotated[
         float, typer.Option(help="With diffusion: how strongly the text guides.")
     ] = 3.0,

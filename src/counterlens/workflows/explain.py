@@ -64,7 +64,7 @@ def explain(
     captioner: str | None = None,
     mask: Sequence[str] = (),
     updates: int = UVCE.chain.updates,
-    rounds: int = UVCE.rounds,
+    rounds: int | None = None,
     guidance: float = UVCE.chain.guidance,
     reference: bool = False,
     memory: str | None = None,
@@ -97,7 +97,8 @@ def explain(
             "a photograph of a CLASS".
         mask: with diffusion: files, white on the thing; else by attention to its word.
         updates, guidance, memory: with diffusion: of the search, of the text, and the budget.
-        rounds: with diffusion: further searches of pictures that are not 0.8 sure of the target.
+        rounds: with diffusion: further searches of pictures that are not 0.8 sure of the target;
+            None takes 2 below 128 pixels, and 0, the paper's, above.
         reference: with diffusion: mix words as the paper's code does, faults included.
         robust: with dvce: a robust classifier whose gradients help.
         worst: with the folder of an audit: how many of its surest mistakes (8). Without `out` the
@@ -123,7 +124,7 @@ def explain(
                 "captioner": captioner,
                 "mask": list(mask),
                 "updates": updates,
-                **({"rounds": rounds} if rounds else {}),
+                **({} if rounds is None else {"rounds": rounds}),
                 "guidance": guidance,
                 "reference": reference,
             }
@@ -176,6 +177,7 @@ def explain(
         temperature=temperature_of(classifier),
         device=str(classifier.mean.device),
         seed=seed,
+        **({"rounds": editing.settings.rounds} if editing and method == "diffusion" else {}),
     )
     job = Job(
         run, classifier, tuple(opened[1:]), pictures, probs, targets,

@@ -18,9 +18,12 @@ from counterlens.models.captioner import load_captioner
 from counterlens.models.salient import load_salient
 from counterlens.runs import key_part
 from counterlens.types import Preprocess, Probs
-from counterlens.workflows.generating import open_generator, seed_of
+from counterlens.workflows.generating import SMALL, open_generator, seed_of
 from counterlens.workflows.inputs import Pictures
 from counterlens.workflows.showing import Editing
+
+ROUNDS = 2
+"""Further searches with a small generator, with which the numbers of the paper's page are made."""
 
 
 @dataclass(frozen=True)
@@ -56,20 +59,22 @@ def open_editing(
     mask: Sequence[str] = (),
     steps: int = UVCE.chain.steps,
     updates: int = UVCE.chain.updates,
-    rounds: int = UVCE.rounds,
+    rounds: int | None = None,
     guidance: float = UVCE.chain.guidance,
     reference: bool = False,
     memory: str | None = None,
 ) -> Editing:
     """Open the generator and what goes with it."""
-    if updates < 0 or rounds < 0 or not guidance >= 1:
+    if updates < 0 or (rounds or 0) < 0 or not guidance >= 1:
         raise InputError(
-            f"updates are {updates}, rounds {rounds}, guidance is {guidance}; expected 0 or more, "
+            f"updates are {updates}, rounds {rounds or 0}, guidance is {guidance}; expected 0 or more, "
             "0 or more, and 1 or more."
         )
     device = classifier.mean.device
     model = open_generator(generator, device, half=False)
     words = load_captioner(captioner, device=device) if captioner else None
+    if rounds is None:
+        rounds = ROUNDS if model.side < SMALL and updates else UVCE.rounds
     chain = replace(UVCE.chain, steps=steps, updates=updates, guidance=guidance)
     settings = replace(UVCE, chain=chain, rounds=rounds, reference=reference)
     return Editing(model, settings, tuple(caption), words, tuple(mask), memory)

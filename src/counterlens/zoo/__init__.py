@@ -39,6 +39,13 @@ def card(name: str) -> dict[str, Any]:
     return found
 
 
+def cards() -> list[dict[str, Any]]:
+    """Cards of everything with weights: classifiers, image–text pairs, generators."""
+    found = [folder(name) for name in names()]
+    found += [pair(name) for name in pairs()] + [generator(name) for name in generators()]
+    return [read_json(path / "card.json") for path in found]
+
+
 def records() -> Path:
     """The folder of cards without weights."""
     return _AUDITS
@@ -103,6 +110,7 @@ def _unknown(scheme: str, name: str, known: list[str]) -> str:
 __all__ = [
     "audited",
     "card",
+    "cards",
     "folder",
     "generator",
     "generators",
