@@ -12,8 +12,9 @@ calls so, are turned to the second text. Asked afterwards, as 8-bit images:
 Two scales of the cosines: 1, as in the paper's (21), where the softmax of two texts stays near a
 half, and the pair's own trained scale.
 
-Result: docs/papers/digin2024.md, "Attributes", and results/attribute_study.json: the text is reached
-in 11 or 12 of 12, the colour measured in 8 to 11 of 12 cars, in 1 to 3 of 12 white trucks (grey).
+Result: docs/papers/digin2024.md, "Attributes", and results/attribute_study.json: the text is
+reached in 11 or 12 of 12, the colour measured in 8 to 11 of 12 cars, in 1 to 3 of 12 trucks asked
+to be white (they are grey).
 Run: python benchmarks/attribute_study.py --clip clip:FOLDER --generator FOLDER \
          --data pack:test.npz --out DIR [--ask automobile:red:blue ...] [--count 12] [--scale own]
 Everything is written to DIR/attribute_study.json as it comes, sheets beside it.

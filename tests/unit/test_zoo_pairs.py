@@ -1,4 +1,4 @@
-"""The shipped image–text pair on shipped pictures. Oracles: labels, and channels swapped by hand."""
+"""The shipped image–text pair on shipped pictures. Oracles: labels, channels swapped by hand."""
 
 import pytest
 import torch
@@ -36,7 +36,9 @@ def test_classes_are_words_of_ones_own(sample):
     net = load("zoo:cifar10-clip#dog,cat", device="cpu")
     assert net.classes == ("dog", "cat")
     cats, dogs = (torch.nonzero(y == classes.index(name)).flatten() for name in ("cat", "dog"))
-    said = [(net(x[rows]).argmax(1) == place).float().mean() for rows, place in ((dogs, 0), (cats, 1))]
+    said = [
+        (net(x[rows]).argmax(1) == place).float().mean() for rows, place in ((dogs, 0), (cats, 1))
+    ]
     assert min(said) > 0.5 and sum(said) / 2 > 0.65
 
 

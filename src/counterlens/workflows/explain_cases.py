@@ -67,8 +67,8 @@ def open_editing(
     """Open the generator and what goes with it."""
     if updates < 0 or (rounds or 0) < 0 or not guidance >= 1:
         raise InputError(
-            f"updates are {updates}, rounds {rounds or 0}, guidance is {guidance}; expected 0 or more, "
-            "0 or more, and 1 or more."
+            f"updates are {updates}, rounds {rounds or 0}, guidance is {guidance}; expected "
+            "0 or more, 0 or more, and 1 or more."
         )
     device = classifier.mean.device
     model = open_generator(generator, device, half=False)
