@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import accuracy_score, roc_auc_score
 
+from counterlens.metrics import split_by_id
 from journeys.command import Command
 
 MODEL = "zoo:cifar10-plain-small"
@@ -166,6 +167,23 @@ def test_an_attack_gives_a_number_with_a_verdict(counterlens: Command) -> None:
     kept = np.load("a/tables/adversarial-l2-0.5.npz")
     assert len(kept["points"]) >= 3
     assert kept["points"].min() >= 0 and kept["points"].max() <= 1
+
+
+def test_the_images_reported_on_are_the_ones_attacked(counterlens: Command) -> None:
+    said = counterlens(
+        *("audit", MODEL, "sample:cifar10", "--limit", "30", "--attack", "l2:0.02", "--out", "a"),
+        *("--attack-version", "fast", "--budget", "2s", "--quiet"),
+    )
+    assert said.code == 0, said.err
+    numbers = json.loads(Path("a/result.json").read_text())["numbers"]
+    clean, robust = numbers["accuracy.top1"], numbers["robust.l2-0.02.accuracy"]
+    with np.load("a/tables/adversarial-l2-0.02.npz") as kept:
+        attacked = kept["all_ids"].tolist()
+    assert not split_by_id(attacked, 0.2).any()  # none of them served to fit the temperature
+    assert clean["n"] == robust["n"] == len(attacked) < 30
+    assert 0 < robust["value"] <= clean["value"]
+    assert f"all {clean['n']} reported images" in robust["protocol"]
+    assert f"{clean['value']:.4f} right before the attack" in robust["protocol"]
 
 
 def test_a_killed_audit_goes_on_and_ends_with_the_same_numbers(tmp_path: Path) -> None:

@@ -78,6 +78,7 @@ def test_two_pixels_against_every_point_of_a_grid(classes, norm):
 
 
 @pytest.mark.parametrize("classes", [2, 3])
+@pytest.mark.usefixtures("one_thread")
 def test_few_classes_against_a_thousand_steps_of_plain_pgd(classes):
     model = small_cnn(classes, act=nn.SiLU)
     x = images(32)

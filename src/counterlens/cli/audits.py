@@ -63,7 +63,9 @@ def audit(
         str,
         typer.Option(help="standard, plus, rand, ratio-era, or fast (APGD alone: a first look)."),
     ] = "standard",
-    attack_points: Annotated[int, typer.Option(help="How many images to attack.")] = 1000,
+    attack_points: Annotated[
+        int, typer.Option(help="How many of the images reported on to attack, the first ones.")
+    ] = 1000,
     budget: Annotated[
         str | None, typer.Option(help="Time for each attack, e.g. 10m; bounds when it runs out.")
     ] = None,

@@ -194,7 +194,7 @@ def _difference(what: str, rows: Sequence[Kin], paired: Sequence[Mapping[str, An
             sign = 1 if found["first"] == row["model"] else -1
             ends = sorted(100 * sign * found[end] for end in ("low", "high"))
             gap = f"{100 * sign * found['difference']:+.1f} points [{ends[0]:+.1f}, {ends[1]:+.1f}]"
-            told.append(f"{row[what]} {gap}".replace("-", "−"))
+            told.append(f"{row[what]} " + gap.replace("-", "−"))
             n = found["n"]
     against = f"no {what}" if first[what] == "none" else first[what]
     return (

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from jaxtyping import Int64
 from torch import Tensor
 
 from counterlens import doctor, metrics
@@ -183,16 +184,14 @@ def _audit(
         doctor.refuse_if_failed(findings)
 
     said = _Said(run, classifier, settings, quiet)
-    inside = _inside(said, images, protocol, held)
+    inside, reported = _inside(said, images, protocol, held)
     run.add_numbers(_background(said, images))
     if settings.flips:
         run.add_numbers(edit_numbers(classifier, images, points=settings.flips))
     for other in outside:
         _outside(said, other, inside)
-    known = np.flatnonzero(protocol.known)
-    points = known[: settings.attack_points]
     for text in settings.attack:
-        robustness(run, classifier, images, protocol, points, text, settings, quiet=quiet)
+        robustness(run, classifier, images, protocol, reported, text, settings, quiet=quiet)
     if settings.ood_attack:
         for other in outside:
             worst_ood(
@@ -206,7 +205,7 @@ def _audit(
             )
     if settings.radius_curve:
         views = [(other, inside.against(other, classifier)) for other in outside]
-        radius_curves(run, classifier, images, points, inside, views, settings, quiet=quiet)
+        radius_curves(run, classifier, images, reported, inside, views, settings, quiet=quiet)
     run.write_table("gates", _gates(settings, run))
     render(run)
     run.finish()
@@ -238,8 +237,13 @@ class _Said:
         return torch.as_tensor(found.logits)
 
 
-def _inside(said: _Said, images: ImageSet, protocol: Protocol, held: ImageSet | None) -> Inside:
-    """Numbers and tables on the labelled set, without the share the temperature is fitted on."""
+def _inside(
+    said: _Said, images: ImageSet, protocol: Protocol, held: ImageSet | None
+) -> tuple[Inside, Int64[np.ndarray, "n"]]:
+    """Numbers and tables on the labelled set, without the share the temperature is fitted on.
+
+    Returns the view on the images reported on, and which rows of the set they are.
+    """
     run, seed = said.run, said.settings.seed
     outputs = said.about(images, "in")
     labels = torch.from_numpy(protocol.labels)
@@ -293,7 +297,7 @@ def _inside(said: _Said, images: ImageSet, protocol: Protocol, held: ImageSet | 
         run, key_part(images.name), logits.numpy(), labels=true.tolist(), ids=ids, temperature=heat
     )
     gallery.mistakes(run, images, reported, after, true, protocol.classes)
-    return Inside(protocol, outputs[reported], true, heat)
+    return Inside(protocol, outputs[reported], true, heat), reported.numpy()
 
 
 def _temperature(run: Run, logits: Tensor, labels: Tensor, source: str, seed: int) -> float:

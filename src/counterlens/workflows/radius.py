@@ -59,7 +59,7 @@ def radius_curves(
         part = f"radius-{key_part(name)}-{ball.radius:.4g}"
         return replace(settings, state=run.path("state", part))
 
-    some = rows[:POINTS]
+    some = rows[: min(POINTS, asked.attack_points)]
     x, y = pixels(images, some, classifier), torch.from_numpy(inside.protocol.labels[some])
     model = judged_model(classifier, inside.protocol)
 

@@ -98,8 +98,13 @@ def robustness(
     *,
     quiet: bool = False,
 ) -> None:
-    """Attack some images, add the robust accuracy with its verdict and the curve over radius."""
+    """Attack some images, add the robust accuracy with its verdict and the curve over radius.
+
+    Args:
+        rows: the images whose accuracy is reported; the first `attack_points` are attacked.
+    """
     ball, key = parse_attack(attack), key_part(attack)
+    reported, rows = len(rows), rows[: asked.attack_points]
     found = robust(
         judged_model(classifier, protocol),
         pixels(images, rows, classifier),
@@ -109,7 +114,7 @@ def robustness(
         settings=search_settings(run, f"attack-{key}", asked, quiet),
     )
     _hush()
-    run.add_numbers({f"robust.{key}.accuracy": _number(found, attack)})
+    run.add_numbers({f"robust.{key}.accuracy": _number(found, attack, reported)})
     trust = found.trust.to_json()
     kept = [row for row in run.table("trust") if row["attack"] != attack]
     flags = [
@@ -161,11 +166,13 @@ def _hush() -> None:
         sys.stderr.write(_CLEAR)
 
 
-def _number(found: Robustness, attack: str) -> Number:
+def _number(found: Robustness, attack: str, reported: int) -> Number:
     n = len(found.robust)
+    which = f"all {n}" if n == reported else f"the first {n} of the {reported}"
+    clean = f"{which} reported images, {found.correct.double().mean():.4f} right before the attack"
     notes = "".join(f"; {note}" for note in found.notes)
     work = f"{found.counts['forwards']} forward, {found.counts['backwards']} backward"
-    text = f"{found.protocol} ({attack}); {work} passes{notes}"
+    text = f"{found.protocol} ({attack}); {clean}; {work} passes{notes}"
     low, high = (round(bound * n) for bound in found.bounds)
     ends = (wilson(low, n)[0], wilson(high, n)[1])
     if not found.complete:
