@@ -88,7 +88,7 @@ def edited(
     settings: EditSettings, memory: str | None,
 ) -> dict[str, Tensor]:  # fmt: skip
     """Counterfactuals of all pictures, as many at a time as fit."""
-    kept, size = plan(model, settings, len(ready.x), memory)
+    kept, size = plan(model, settings, len(ready.x), memory, [net])
     parts = []
     for at in range(0, len(ready.x), size):
         part = ready.rows(range(at, min(at + size, len(ready.x))))

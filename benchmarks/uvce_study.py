@@ -50,7 +50,8 @@ from counterlens.explanations.uvce import (
 )
 from counterlens.generators import latent
 from counterlens.generators.inversion import invert
-from counterlens.generators.memory import free_memory
+from counterlens.generators.memory import free_memory, less, told
+from counterlens.generators.recompute import Kept
 from counterlens.generators.words import replaced
 from counterlens.metrics.closeness import masked_l2
 from counterlens.metrics.intervals import mean_interval, newcombe_paired, wilson
@@ -196,6 +197,7 @@ def joined(parts: Sequence[tuple[Prepared, int]]) -> Prepared:
         cat([s.maps for s in singles]),
         tuple(s.words[0] for s in singles),
         cat([s.masks for s in singles]),
+        tuple(s.made[0] for s in singles),
     )
 
 
@@ -299,8 +301,8 @@ def edited(
     """Counterfactuals of some pictures, all at once where memory allows, and their seconds."""
     study.prepared(rows)
     began = time.monotonic()
-    kept, size = plan(study.model, settings, len(rows), study.memory())
-    study.say(f"{size} of {len(rows)} at a time, {kept} of {settings.chain.steps} steps kept")
+    kept, size = plan(study.model, settings, len(rows), study.memory(), [net])
+    study.say(f"{size} of {len(rows)} at a time, {told(kept, settings.chain.steps)}")
     parts: list[Edit] = []
     at = 0
     while at < len(rows):
@@ -308,10 +310,11 @@ def edited(
         try:
             parts.append(_edited(study, net, rows[part], targets[part], settings, kept))
         except torch.OutOfMemoryError:
-            if size == 1:
+            smaller = less(kept, size)
+            if smaller is None:
                 raise
             torch.cuda.empty_cache()
-            size, kept = size // 2, 0
+            kept, size = smaller
             study.say(f"out of memory: {size} at a time")
             continue
         at += size
@@ -330,7 +333,7 @@ def _edited(
     rows: Sequence[int],
     targets: Sequence[int],
     settings: EditSettings,
-    kept: int | None,
+    kept: Kept,
 ) -> Edit:
     ready = study.prepared(rows)
     labels = [int(study.labels[i]) for i in rows]

@@ -233,6 +233,25 @@ def test_running_out_of_memory_goes_on_with_less(folder, tmp_path, monkeypatch):
     assert sizes[:2] == [2, 1]
 
 
+def test_one_image_that_does_not_fit_is_made_block_by_block_and_is_the_same(
+    folder, tmp_path, monkeypatch
+):
+    whole = run(folder, tmp_path / "whole")
+    real, tried = generating._make, []
+
+    def failing(run_, model, batch, terms, settings, kept, say):
+        tried.append((len(batch), kept))
+        if len(batch) > 1 or kept != "blocks":
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        real(run_, model, batch, terms, settings, kept, say)
+
+    monkeypatch.setattr(generating, "_make", failing)
+    tight = run(folder, tmp_path / "tight")
+    assert tight.done and tried[1:3] == [(1, 0), (1, "blocks")]
+    for a, b in zip(whole.table("disagreements"), tight.table("disagreements"), strict=True):
+        assert a["image"] == b["image"] and a["p_up"] == pytest.approx(b["p_up"], abs=0.02)
+
+
 def test_different_class_lists_share_what_they_share():
     pair = (classifier("a", 0), classifier("b", 2, ("horse", "Cat", "ship")))
     chosen, notes = shared_classes(pair, ["all"])

@@ -258,8 +258,8 @@ def test_a_budget_bounds_the_cases_at_a_time():
     start = begin(model, ["a cat"], torch.tensor([1]), steps=UVCE.chain.steps)
     maps = look_at(model, start, UVCE).bytes
     assert maps <= workflow.map_bytes(model, UVCE) <= 2 * maps
-    assert workflow.plan(model, UVCE, 50, "100GB") == (20, 50)
-    kept, size = workflow.plan(model, UVCE, 50, "20MB")
+    assert workflow.plan(model, UVCE, 50, "100GB", [classifier()]) == (20, 50)
+    kept, size = workflow.plan(model, UVCE, 50, "20MB", [classifier()])
     assert kept < 20 and 1 <= size < 50
 
 

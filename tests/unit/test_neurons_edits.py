@@ -14,6 +14,7 @@ from counterlens.explanations.attention_masks import attention_masks
 from counterlens.generators import latent
 from counterlens.images import read, write_png
 from counterlens.types import Preprocess
+from counterlens.workflows import neurons_edits
 from counterlens.workflows.neurons import neurons
 from diffusion_models import TINY, tiny_model
 
@@ -120,3 +121,24 @@ def test_what_does_not_fit_is_refused(colours, generator, photo, tmp_path, optio
     with pytest.raises(InputError, match=words):
         neurons(colours, image=[photo], method="diffusion", generator=generator, **options,
                 out=tmp_path / "run", device="cpu", quiet=True)  # fmt: skip
+
+
+def test_running_out_of_memory_goes_on_with_less(colours, generator, photo, tmp_path, monkeypatch):
+    real, tried = neurons_edits._make, []
+
+    def failing(job, directions, rows, kept, names):
+        tried.append((len(rows), kept))
+        if len(rows) > 1 or kept != "blocks":
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        real(job, directions, rows, kept, names)
+
+    given = {"unit": [1], "method": "diffusion", "generator": generator, "changes": SHORT,
+             "device": "cpu", "quiet": True}  # fmt: skip
+    other = tmp_path / "other.png"
+    write_png(other, torch.rand(3, 16, 16, generator=torch.Generator().manual_seed(1)))
+    whole = neurons(colours, image=[photo, str(other)], out=tmp_path / "whole", **given).run
+    monkeypatch.setattr(neurons_edits, "_make", failing)
+    tight = neurons(colours, image=[photo, str(other)], out=tmp_path / "tight", **given).run
+    assert tried[0][0] == 2 and tried[-3:] == [(1, 0), (1, "blocks"), (1, "blocks")]
+    for a, b in zip(whole.table("neurons"), tight.table("neurons"), strict=True):
+        assert a["id"] == b["id"] and a["activation"] == pytest.approx(b["activation"], abs=0.5)

@@ -73,7 +73,8 @@ def explain(
     mask: Annotated[
         list[str],
         typer.Option(
-            help="With diffusion: picture, white on the thing that may change; or U2-Net as .onnx."
+            help="With diffusion: picture, white on the thing that may change; U2-Net as .onnx; or "
+            "sam:FOLDER, sam:OWNER/MODEL: Segment Anything, shown points by attention."
         ),
     ] = [],
     updates: Annotated[int, typer.Option(help="With diffusion: updates of the search.")] = 20,

@@ -6,8 +6,8 @@ distance between latents use.
 Paper: Augustin et al. 2024 (digin2024), appendix D; sizes and thresholds from its code, where they
        are pixels of 512; here they are fractions of the side.
 Differs: the thing is where attention exceeds the threshold; the paper draws points there and asks
-       a segmenter for the thing they lie on. Any such mask can be given instead. Attention is
-       scaled from its least value, not from 0, to 1: small generators attend a little everywhere.
+       a segmenter for the thing they lie on, see `points`. Attention is scaled from its least
+       value, not from 0, to 1: small generators attend a little everywhere.
 """
 
 from collections.abc import Mapping, Sequence

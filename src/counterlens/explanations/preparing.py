@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from counterlens.ball import Seeds, row_seeds
 from counterlens.explanations.further import rows_of
 from counterlens.explanations.masks import (
     Average,
@@ -23,13 +24,16 @@ from counterlens.explanations.masks import (
     from_attention,
     normalised,
     resized,
+    soft_map,
 )
+from counterlens.explanations.points import from_points
 from counterlens.generators.ascent import COUNTERFACTUAL, Inputs, Settings
 from counterlens.generators.attention import Maps, Watch
 from counterlens.generators.ddim import ddim
 from counterlens.generators.inversion import RATE, Inversion, invert
 from counterlens.generators.latent import LatentDiffusion
 from counterlens.generators.words import carriers, end_of, words_of
+from counterlens.models.segmenter import Points, Segment
 from counterlens.types import Images, Scores
 
 Schedule = tuple[float, float]
@@ -99,6 +103,8 @@ class Prepared:
         maps: their attention.
         words: for each image each word's map, scaled to [0, 1].
         masks: soft, 1 on the thing.
+        made: for each mask, who made it: given, attention, or segmenter.
+        points: that the segmenter was shown.
     """
 
     x: Images
@@ -107,6 +113,8 @@ class Prepared:
     maps: Maps
     words: tuple[dict[str, Float[Tensor, "q q"]], ...]
     masks: Mask
+    made: tuple[str, ...]
+    points: Points | None = None
 
     def rows(self, places: Sequence[int]) -> "Prepared":
         """Those of some images, which may be repeated."""
@@ -126,6 +134,8 @@ class Prepared:
             self.maps.rows(some),
             tuple(self.words[i] for i in some),
             self.masks[some],
+            tuple(self.made[i] for i in some),
+            None if self.points is None else self.points[some],
         )
 
 
@@ -136,6 +146,8 @@ def prepare(
     things: Sequence[str],
     *,
     masks: Mask | None = None,
+    segment: Segment | None = None,
+    seeds: Seeds | None = None,
     settings: EditSettings = UVCE,
     told: Callable[[int, Scores], None] | None = None,
 ) -> Prepared:
@@ -145,6 +157,8 @@ def prepare(
         source: captions; each holds the thing's word.
         things: the word or words of the thing.
         masks: in place of those by attention, b × 1 × h × w of any size.
+        segment: a segmenter that is shown points where the thing is attended to.
+        seeds: of the points, one per image.
         told: is shown the inversion's steps.
     """
     tokens = [carriers(model, s, thing) for s, thing in zip(source, things, strict=True)]
@@ -159,10 +173,17 @@ def prepare(
     maps = look_at(model, inversion.inputs, settings)
     average = averaged(maps, steps=chain.steps).to(model.device)
     words = word_maps(model, average, source)
-    if masks is None:
+    made, points = ("given",) * len(x), None
+    if masks is None and segment is not None:
+        soft = soft_map(attended(average, tokens), model.side)
+        seeds = row_seeds(len(x), 0) if seeds is None else seeds
+        masks, points, failed = from_points(segment, x, soft, seeds.to(model.device))
+        made = tuple("attention" if bad else "segmenter" for bad in failed.tolist())
+    elif masks is None:
         masks = from_attention(attended(average, tokens), model.side)
+        made = ("attention",) * len(x)
     ready = resized(masks.to(model.device, torch.float32), (model.side, model.side))
-    return Prepared(x, tuple(source), inversion, maps, words, ready)
+    return Prepared(x, tuple(source), inversion, maps, words, ready, made, points)
 
 
 @torch.no_grad()

@@ -43,6 +43,7 @@ from counterlens.generators.attention import inject
 from counterlens.generators.cutouts import WIDE
 from counterlens.generators.ddim import ddim, repeated
 from counterlens.generators.latent import LatentDiffusion, Latents
+from counterlens.generators.recompute import Kept
 from counterlens.generators.words import Mixing, mixing
 from counterlens.search.adam import Look
 from counterlens.types import Images, Labels, Scores
@@ -114,7 +115,7 @@ def uvce(
     keep: Keep = "background",
     settings: EditSettings = UVCE,
     seeds: Seeds,
-    kept: int | None = None,
+    kept: Kept = None,
     prepared: Prepared | None = None,
     told: Callable[[int, Look], None] | None = None,
 ) -> Edit:

@@ -9,7 +9,7 @@ Differs: the loss is the weighted mean over the last three predicted clean laten
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Literal
 
@@ -22,6 +22,7 @@ from counterlens.ball import Seeds, mix, normal
 from counterlens.generators.cutouts import cutouts, seen
 from counterlens.generators.ddim import Conds, ddim, repeated
 from counterlens.generators.latent import LatentDiffusion, Latents
+from counterlens.generators.recompute import Kept, blocks_again
 from counterlens.search.adam import Group, Look, Values, adam
 from counterlens.types import Images, Labels, Scores
 
@@ -58,6 +59,10 @@ DISAGREEMENT = Settings(
     sigma=0.05,
 )  # fmt: skip
 """Those of the paper's classifier disagreement."""
+
+
+PART = 4
+"""Cut-outs at a time where memory is very short."""
 
 
 @dataclass(frozen=True)
@@ -147,7 +152,7 @@ def ascend(
     *,
     settings: Settings = COUNTERFACTUAL,
     seeds: Seeds,
-    kept: int | None = None,
+    kept: Kept = None,
     told: Callable[[int, Look], None] | None = None,
     penalty: Penalty | None = None,
     hooks: Hooks | None = None,
@@ -168,7 +173,7 @@ def ascend(
         raise ValueError("a recorded network cannot be surrounded by something at each step")
     first: list[Images] = []
     trace: list[Scores] = []
-    lean = kept is not None and kept < settings.steps
+    lean = kept is not None and (kept == "blocks" or kept < settings.steps)
 
     def look(values: Values, k: int) -> Look:
         chain = ddim(
@@ -180,8 +185,9 @@ def ascend(
             x = model.decode(chain.originals[-1])
         else:
             raised, x = _raised(
-                model, terms, chain.originals, settings, mix(seeds, k), lean, penalty
-            )
+                model, terms, chain.originals, settings, mix(seeds, k), penalty,
+                lean=lean, blocks=kept == "blocks",
+            )  # fmt: skip
         judged = judge(terms, x, chain.originals[-1], penalty)
         if k == settings.updates:
             raised = judged
@@ -234,10 +240,20 @@ def judge(terms: Sequence[Term], x: Images, z: Latents, penalty: Penalty | None 
         return found - penalty(z, x)
 
 
-def augmented(terms: Sequence[Term], x: Images, settings: Settings, seeds: Seeds) -> Scores:
+def augmented(
+    terms: Sequence[Term],
+    x: Images,
+    settings: Settings,
+    seeds: Seeds,
+    *,
+    part: int | None = None,
+) -> Scores:
     """The score averaged over cut-outs; each network gets its own.
 
     Equation: digin2024 §A   E_τ[score(τ(x))], sixteen crops with noise
+
+    Args:
+        part: so many crops at a time, computed again in the backward pass; None: all at once.
     """
     total = x.new_zeros(len(x))
     for number, term in enumerate(terms):
@@ -247,7 +263,14 @@ def augmented(terms: Sequence[Term], x: Images, settings: Settings, seeds: Seeds
             crops = cutouts(
                 x, term.side, count=settings.cuts, sigma=settings.sigma, seeds=mix(seeds, number)
             )
-        said = term.table(crops.flatten(0, 1)).float()
+        rows = crops.flatten(0, 1)
+        if part is None:
+            said = term.table(rows).float()
+        else:
+            some = [
+                checkpoint(term.table, one, use_reentrant=False) for one in torch.split(rows, part)
+            ]
+            said = torch.cat(some).float()
         column = term.column.repeat_interleave(crops.shape[1])
         mean = said.gather(1, column[:, None])[:, 0].view(len(x), -1).mean(1)
         total = total + term.weight * mean
@@ -260,22 +283,27 @@ def _raised(
     originals: Sequence[Latents],
     settings: Settings,
     seeds: Seeds,
-    lean: bool,
     penalty: Penalty | None,
+    *,
+    lean: bool,
+    blocks: bool,
 ) -> tuple[Scores, Images]:
     """The augmented score, later predictions of the clean image counting more, and the last image.
 
     Equation: digin2024 code   Σ_i i / (1 + 2 + 3) · score(D(x̂₀^(i)))
 
-    Where memory is short, decoding and asking are computed again in the backward pass.
+    Where memory is short, decoding and asking are computed again in the backward pass, one image
+    after another; with `blocks` in parts.
     """
     whole = len(originals) * (len(originals) + 1) / 2
     total, last = torch.zeros((), device=seeds.device), torch.zeros(0)
     for number, z in enumerate(originals, 1):
 
         def valued(z: Latents, salt: int = number) -> tuple[Scores, Images]:
-            x = model.decode(z)
-            worth = augmented(terms, x, settings, mix(seeds, 1000 + salt))
+            with blocks_again(model.vae) if blocks else nullcontext():
+                x = model.decode(z)
+            part = PART if blocks else None
+            worth = augmented(terms, x, settings, mix(seeds, 1000 + salt), part=part)
             return worth if penalty is None else worth - penalty(z, x), x
 
         found, x = checkpoint(valued, z, use_reentrant=False) if lean else valued(z)

@@ -20,6 +20,7 @@ from torch.utils.checkpoint import checkpoint
 
 from counterlens.errors import InputError
 from counterlens.generators.latent import Cond, LatentDiffusion, Latents
+from counterlens.generators.recompute import Kept, blocks_again
 
 Conds = Float[Tensor, "b t n d"]
 """One text condition per image and step."""
@@ -80,7 +81,7 @@ def ddim(
     *,
     guidance: float = 3.0,
     last: int = 1,
-    kept: int | None = None,
+    kept: Kept = None,
     around: Callable[[int], AbstractContextManager[None]] | None = None,
     enter: Callable[[int, Latents], Latents] | None = None,
 ) -> Chain:
@@ -94,7 +95,8 @@ def ddim(
         guidance: g; 1 uses the condition alone.
         last: how many of the last predicted clean latents to return.
         kept: steps, counted from the end, whose inner values are kept for the backward pass; the
-            others are computed again there. None keeps all. The gradient is the same.
+            others are computed again there, with "blocks" all, block by block. None keeps all. The
+            gradient is the same.
         around: what surrounds the network at step i, see `attention`.
         enter: what is done to the latents with which step i begins, such as blending.
     """
@@ -107,15 +109,16 @@ def ddim(
         raise InputError(f"guidance is {guidance}, expected 1 or more, e.g. 3.")
     schedule = model.schedule
     originals: list[Latents] = []
+    whole = steps if kept is None else 0 if kept == "blocks" else kept
     for i, time in enumerate(schedule.times(steps)):
         before = schedule.before(time, steps)
         alphas = schedule.alpha(time), schedule.alpha(before)
         one = _step(
             model, time, *alphas, guidance,
             nullcontext if around is None else partial(around, i),
-            None if enter is None else partial(enter, i),
+            None if enter is None else partial(enter, i), kept == "blocks",
         )  # fmt: skip
-        again = kept is not None and i < steps - kept and torch.is_grad_enabled()
+        again = i < steps - whole and torch.is_grad_enabled()
         if again and not getattr(model.unet, "recomputes", False):  # see `recorded`
             # nothing random happens inside, so no random state needs to be kept
             z, clean = checkpoint(
@@ -136,11 +139,13 @@ def _step(
     guidance: float,
     around: Callable[[], AbstractContextManager[None]],
     enter: Callable[[Latents], Latents] | None,
+    blocks: bool,
 ) -> Callable[[Latents, Cond, Cond], tuple[Latents, Latents]]:
     def one(z: Latents, cond: Cond, null: Cond) -> tuple[Latents, Latents]:
         if enter is not None:
             z = enter(z)
-        with around():
+        lean = blocks and torch.is_grad_enabled()
+        with around(), blocks_again(model.unet, around) if lean else nullcontext():
             noise = guided_noise(model, z, time, cond, null, guidance)
         return step(z, noise, alpha, after), original(z, noise, alpha)
 

@@ -1,13 +1,15 @@
 """How much of a chain to keep for the backward pass, chosen by a memory budget.
 
 Paper: Chen et al. 2016 (checkpointing2016); digin2024, Algorithm 1, recomputes every step.
-Differs: what one step keeps is measured, and as many steps as fit are not computed twice.
+Differs: what a step and a decoded image take is measured, kept and at most; as many steps as fit
+       are not computed twice. Where not even one fits, every block is computed again, too.
 """
 
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -17,9 +19,14 @@ from counterlens.errors import InputError
 from counterlens.generators.ascent import Inputs, Settings, Term, augmented
 from counterlens.generators.ddim import guided_noise
 from counterlens.generators.latent import LatentDiffusion
+from counterlens.generators.meter import Need, needed
+from counterlens.generators.recompute import Kept
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 SLACK = 1.15  # what allocators lose
+CONTEXT = 600 * 10**6  # what a process takes on a CUDA device before any tensor
+COPIES = 8
+"""Of the variables: value, best, gradient, two means, and what an update makes on its way."""
 
 
 def parse_memory(text: str) -> int:
@@ -49,64 +56,105 @@ def free_memory(device: torch.device) -> int:
         return 4 * 10**9
 
 
+def room(memory: str | None, device: torch.device) -> int:
+    """Bytes left for a search: a budget less what is there already, or most of what is free.
+
+    A budget is for all that the process has on a CUDA device, networks and CUDA itself; elsewhere,
+    where networks are not counted, for the search alone.
+    """
+    if memory is None:
+        return free_memory(device)
+    held = torch.cuda.memory_allocated(device) + CONTEXT if device.type == "cuda" else 0
+    return max(1, parse_memory(memory) - held)
+
+
 def steps_to_keep(
     model: LatentDiffusion,
     start: Inputs,
     settings: Settings,
     budget: int,
     terms: Sequence[Term] = (),
-) -> tuple[int, int]:
+) -> tuple[int | Literal["blocks"], int]:
     """How many steps of a chain fit the budget un-recomputed, and how many images at a time.
 
-    Measured on one image: what one step and one decoded image keep for the backward pass, with
-    the answers of the terms' networks to its cut-outs.
+    Measured on one image: what one step and one decoded image take, with the answers of the
+    terms' networks to its cut-outs. Where one image with nothing kept does not fit, "blocks", the
+    least there is; whether that fits is not asked.
     """
     one = Inputs(start.z[:1], start.cond[:1], start.null[:1])
-    step, picture = measure(model, one, settings, terms)
-    room = budget / SLACK
-    whole = settings.steps * step + settings.last * picture
-    images = max(1, min(len(start.z), int(room / (step + picture))))
-    if images * whole <= room:
+    try:
+        step, picture = measure(model, one, settings, terms)
+    except RuntimeError as error:
+        if not out_of_memory(error):
+            raise
+        return "blocks", 1
+    aside = COPIES * sum(part.nbytes for part in (one.z, one.cond, one.null))
+    left = budget / SLACK
+    if left < aside + at_most(step, picture, 0):
+        return "blocks", 1
+    images = int(left / (aside + at_most(step, picture, 1)))
+    images = max(1, min(len(start.z), images))
+    each = left / images - aside
+    whole = settings.steps * step.kept + settings.last * picture.kept
+    if whole + max(step.peak - step.kept, picture.peak - picture.kept) <= each:
         return settings.steps, images
-    steps = int((room / images - picture) // step)  # decoded images are computed again, too
-    return max(0, min(settings.steps - 1, steps)), images
+    fits = [k for k in range(settings.steps) if at_most(step, picture, k) <= each]
+    return max(fits, default=0), images
+
+
+def at_most(step: Need, picture: Need, kept: int) -> int:
+    """The most bytes of one image's update when so many steps are kept.
+
+    The kept steps wait while images are decoded and judged, one after another; then the last step
+    goes backwards while the others wait; then the steps that are not kept, one after another.
+    """
+    return max(kept * step.kept + picture.peak, max(0, kept - 1) * step.kept + step.peak)
 
 
 def measure(
     model: LatentDiffusion, one: Inputs, settings: Settings, terms: Sequence[Term] = ()
-) -> tuple[int, int]:
-    """Bytes kept for the backward pass by one step and by one decoded image."""
+) -> tuple[Need, Need]:
+    """Bytes of one step, and of one decoded image with what networks say of its cut-outs."""
     time = model.schedule.times(settings.steps)[-1]
-    z = one.z.detach().requires_grad_()
+    given = (one.z, one.cond[:, 0], one.null[:, 0])
+    z, cond, null = leaves = [part.detach().clone().requires_grad_() for part in given]
+    first = [replace(term, column=term.column[:1]) for term in terms]
+    seeds = row_seeds(1, 0, device=z.device)
 
     def step() -> Tensor:
-        return guided_noise(model, z, time, one.cond[:, 0], one.null[:, 0], settings.guidance)
+        return guided_noise(model, z, time, cond, null, settings.guidance)
 
     def picture() -> Tensor:
         x = model.decode(z)
-        first = [replace(term, column=term.column[:1]) for term in terms]
-        return augmented(first, x, settings, row_seeds(1, 0, device=x.device)) if first else x
+        return augmented(first, x, settings, seeds) if first else x
 
-    return saved_bytes(model, step), saved_bytes(model, picture)
+    asked = leaves if settings.guidance != 1 else leaves[:2]  # without guidance no null text
+    return needed(step, asked), needed(picture, leaves[:1])
 
 
-def saved_bytes(model: LatentDiffusion, compute: Callable[[], Tensor]) -> int:
-    """Bytes of all that autograd keeps of a computation, weights aside."""
-    weights = {
-        weight.untyped_storage().data_ptr()
-        for net in (model.unet, model.vae)
-        for weight in net.parameters()
-    }
-    sizes: dict[int, int] = {}
-    alive: list[Tensor] = []  # so that no address is used twice
+def less(kept: Kept, images: int) -> tuple[Kept, int] | None:
+    """What to try after memory ran out; None where there is nothing less."""
+    if images > 1:
+        return ("blocks" if kept == "blocks" else 0), images // 2
+    if kept == "blocks":
+        return None
+    return (0 if kept is None or kept > 0 else "blocks"), 1
 
-    def note(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in weights:
-            sizes[storage.data_ptr()] = storage.nbytes()
-            alive.append(tensor)
-        return tensor
 
-    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(note, lambda t: t):
-        compute()
-    return sum(sizes.values())
+def told(kept: Kept, steps: int) -> str:
+    """A plan in words.
+
+    >>> told(3, 20), told("blocks", 20)
+    ('3 of 20 steps kept', 'every block computed twice')
+    """
+    if kept == "blocks":
+        return "every block computed twice"
+    return f"{steps if kept is None else kept} of {steps} steps kept"
+
+
+def out_of_memory(error: RuntimeError) -> bool:
+    """Whether an error says that memory ran out, on a device or in the host."""
+    text = str(error).lower()
+    return isinstance(error, torch.OutOfMemoryError) or any(
+        words in text for words in ("can't allocate memory", "alloc_failed")
+    )

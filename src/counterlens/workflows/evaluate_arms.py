@@ -25,6 +25,8 @@ from counterlens.explanations.targets import class_named
 from counterlens.explanations.uvce import UVCE, EditSettings, Prepared, class_term, prepare, uvce
 from counterlens.generators.cutouts import seen
 from counterlens.generators.latent import LatentDiffusion
+from counterlens.generators.memory import less
+from counterlens.generators.recompute import Kept
 from counterlens.generators.words import replaced
 from counterlens.runs import Run, atomic
 from counterlens.search import frozen
@@ -149,7 +151,7 @@ def dvce_arm(bench: Bench, say: Say) -> Batch:
 
 
 def uvce_arm(
-    bench: Bench, say: Say, inverted: "Inverted", *, optimise: bool = True, kept: int | None = None
+    bench: Bench, kept: Kept = None, *, say: Say, inverted: "Inverted", optimise: bool = True
 ) -> Batch:
     """DiG-IN's counterfactuals, and the prompt-to-prompt edits that they start from.
 
@@ -246,22 +248,25 @@ def make(bench: Bench, arms: Sequence[str], run: Run, say: Say) -> Iterator[tupl
     robust, whole = bench.robust, len(bench.image)
     some = bench.batch or (rows_at_a_time(bench.model) if bench.model else whole)
     wanted = "diffusion" in arms
-    jobs: dict[str, tuple[int, Callable[[Bench], Batch]]] = {}
+    least: Kept = "blocks"  # methods that keep nothing
+    jobs: dict[str, tuple[Kept, int, Callable[[Bench, Kept], Batch]]] = {}
     if wanted or "prompt-to-prompt" in arms:
-        kept, room = plan(_generator(bench), bench.uvce, bench.batch or whole, bench.memory)
-        edit = partial(
-            uvce_arm, say=say, inverted=Inverted(bench, room), optimise=wanted, kept=kept
+        kept, room = plan(
+            _generator(bench), bench.uvce, bench.batch or whole, bench.memory, [bench.classifier]
         )
-        jobs["uvce"] = (bench.batch or room, edit)
+        edit = partial(uvce_arm, say=say, inverted=Inverted(bench, room), optimise=wanted)
+        jobs["uvce"] = (kept, bench.batch or room, edit)
     if "pixel" in arms:
-        jobs["pixel"] = (whole, lambda part: pixel_arm(part, part.classifier, "pixel"))
+        jobs["pixel"] = (least, whole, lambda part, _: pixel_arm(part, part.classifier, "pixel"))
     if "pixel-robust" in arms and robust is not None:
-        jobs["pixel-robust"] = (whole, lambda part: pixel_arm(part, robust, "pixel-robust"))
+        jobs["pixel-robust"] = (
+            least, whole, lambda part, _: pixel_arm(part, robust, "pixel-robust")
+        )  # fmt: skip
     if "dvce" in arms:
-        jobs["dvce"] = (some, lambda part: dvce_arm(part, say))
-    for name, (size, work) in jobs.items():
+        jobs["dvce"] = (least, some, lambda part, _: dvce_arm(part, say))
+    for name, (kept, size, work) in jobs.items():
         found: dict[str, list[Made]] = {}
-        for batch in _batches(bench, name, size, work, run, say):
+        for batch in _batches(bench, name, kept, size, work, run, say):
             for arm, made in batch.items():
                 found.setdefault(arm, []).append(made)
         for arm, parts in found.items():
@@ -272,19 +277,21 @@ def make(bench: Bench, arms: Sequence[str], run: Run, say: Say) -> Iterator[tupl
 
 
 def _batches(
-    bench: Bench, name: str, size: int, work: Callable[[Bench], Batch], run: Run, say: Say
-) -> Iterator[Batch]:
+    bench: Bench, name: str, kept: Kept, size: int, work: Callable[[Bench, Kept], Batch],
+    run: Run, say: Say,
+) -> Iterator[Batch]:  # fmt: skip
     """Batch after batch, smaller ones where memory is short; those there are not made again."""
     at, whole = 0, len(bench.image)
     while at < whole:
         part = bench.only(torch.arange(at, min(at + size, whole)))
         told = f"{name}: {at + 1}–{at + len(part.image)} of {whole} counterfactuals"
         try:
-            batch = _kept(run, f"{name}-{at}", partial(work, part), say, told)
+            batch = _kept(run, f"{name}-{at}", partial(work, part, kept), say, told)
         except torch.OutOfMemoryError:
-            if size == 1:
+            smaller = less(kept, len(part.image))
+            if smaller is None:
                 raise
-            size = max(1, min(size, whole) // 2)
+            kept, size = smaller
             say(f"out of memory: going on with {size} at a time; nothing is lost.")
             torch.cuda.empty_cache()
             continue

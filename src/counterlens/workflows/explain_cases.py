@@ -16,6 +16,7 @@ from counterlens.explanations.uvce import UVCE
 from counterlens.generators.words import replaced
 from counterlens.models.captioner import load_captioner
 from counterlens.models.salient import load_salient
+from counterlens.models.segmenter import load_segmenter
 from counterlens.runs import key_part
 from counterlens.types import Preprocess, Probs
 from counterlens.workflows.generating import SMALL, open_generator, seed_of
@@ -24,6 +25,7 @@ from counterlens.workflows.showing import Editing
 
 ROUNDS = 2
 """Further searches with a small generator, with which the numbers of the paper's page are made."""
+SAM = "sam:"
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,12 @@ def open_editing(
         rounds = ROUNDS if model.side < SMALL and updates else UVCE.rounds
     chain = replace(UVCE.chain, steps=steps, updates=updates, guidance=guidance)
     settings = replace(UVCE, chain=chain, rounds=rounds, reference=reference)
-    return Editing(model, settings, tuple(caption), words, tuple(mask), memory)
+    segment = None
+    if any(name.startswith(SAM) for name in mask):
+        if len(mask) > 1:
+            raise InputError(f"{len(mask)} masks with {SAM} among them, expected it alone.")
+        segment, mask = load_segmenter(mask[0].removeprefix(SAM), device=device), ()
+    return Editing(model, settings, tuple(caption), words, tuple(mask), memory, segment)
 
 
 def checked(
@@ -181,7 +188,7 @@ def read_masks(editing: Editing, pictures: Pictures) -> Mask | None:
     if missing:
         raise InputError(
             f"no mask {missing[0]}: there is no such file. Expected a picture, white on the thing "
-            "and black elsewhere, or a segmenter as .onnx."
+            "and black elsewhere, a segmenter as .onnx, or sam:FOLDER."
         )
     if editing.masks[0].endswith(".onnx"):
         made = (load_salient(editing.masks[0])(pictures.x) > 0.5).float()

@@ -5,7 +5,7 @@ in the run. Every case is kept as soon as it is made, so a stopped run goes on w
 
 Paper: Augustin, Neuhaus, Hein 2024 (digin2024), section 5 and appendix D.
 Differs: the caption is a template with the class in it, or the user's own; the mask is where the
-       class word is attended to, or the user's own.
+       class word is attended to, a segmenter's of points there, or the user's own.
 """
 
 from collections.abc import Sequence
@@ -32,14 +32,17 @@ from counterlens.explanations.uvce import (
 from counterlens.generators.ascent import Inputs
 from counterlens.generators.ddim import repeated
 from counterlens.generators.latent import LatentDiffusion
-from counterlens.generators.memory import free_memory, parse_memory, steps_to_keep
+from counterlens.generators.memory import room, steps_to_keep
+from counterlens.generators.recompute import Kept
 from counterlens.metrics.generation import psnr
 from counterlens.runs import Number, Run, read_json, write_json
 from counterlens.search import frozen
 from counterlens.search.adam import Look
 from counterlens.types import Scores
+from counterlens.workflows.batches import in_parts
 from counterlens.workflows.explain_cases import Case, cases_of, places_of, read_masks
 from counterlens.workflows.explain_edited import tell
+from counterlens.workflows.generating import seed_of
 from counterlens.workflows.showing import Editing, Job, save
 
 MOST = 128
@@ -99,48 +102,53 @@ def _make_all(
     ]  # fmt: skip
     if len(todo) < len(cases):
         job.say(f"{len(cases) - len(todo)} of {len(cases)} cases were made before.")
-    kept, size, done = None, 0, 0
-    while done < len(todo):
-        if not size:
-            kept, size = plan(editing.model, settings, len(todo), editing.memory)
-            job.say(f"{size} at a time, {kept} of {settings.chain.steps} steps kept")
-        some = todo[done : done + size]
+
+    def make(some: Sequence[int], kept: Kept) -> None:
         part = [cases[i] for i in some]
-        try:
-            ready = _prepared(job, editing.model, settings, part, masks)
-            for g, guide in enumerate(guides):
-                wanted = torch.tensor([places[g][i] for i in some])
-                _make(job, editing.model, settings, part, guide, g, wanted, ready, kept)
-        except torch.OutOfMemoryError:
-            if size == 1 and not kept:
-                raise
-            job.say("out of memory: going on with less at a time; nothing is lost.")
-            size, kept = max(1, size // 2), 0
-            torch.cuda.empty_cache()
-            continue
-        done += len(some)
-        job.say(f"{done} of {len(todo)} cases")
+        ready = _prepared(job, editing, settings, part, masks)
+        for g, guide in enumerate(guides):
+            wanted = torch.tensor([places[g][i] for i in some])
+            _make(job, editing.model, settings, part, guide, g, wanted, ready, kept)
+
+    in_parts(
+        todo, lambda: plan(editing.model, settings, len(todo), editing.memory, guides), make,
+        steps=settings.chain.steps, say=job.say, what="cases",
+    )  # fmt: skip
 
 
 def plan(
-    model: LatentDiffusion, settings: EditSettings, count: int, memory: str | None
-) -> tuple[int, int]:
-    """Steps to keep for the backward pass, and cases at a time, in a budget."""
-    budget = parse_memory(memory) if memory else free_memory(model.device)
+    model: LatentDiffusion,
+    settings: EditSettings,
+    count: int,
+    memory: str | None,
+    guides: Sequence[Classifier],
+) -> tuple[Kept, int]:
+    """What to keep for the backward pass, and cases at a time, in a budget.
+
+    Guides come one after another, so that the one who takes most decides.
+    """
+    budget = room(memory, model.device)
     chain = settings.chain
     text = repeated(model.embed([""]), chain.steps)
     z = torch.zeros(1, *model.shape, device=model.device)
     maps = map_bytes(model, settings)
-    count = max(1, min(count, MOST, int(budget / (4 * maps + 1))))
+    size = max(1, min(count, MOST, int(budget / (4 * maps + 1))))
 
-    def many(n: int) -> Inputs:
-        shape = (n, -1, -1, -1)
-        return Inputs(z.expand(*shape), text.expand(*shape), text.expand(*shape))
+    def fit(count: int, guide: Classifier) -> tuple[Kept, int]:
+        term = class_term(guide, torch.zeros(1, dtype=torch.long))
+        many = (part.expand(count, -1, -1, -1) for part in (z, text, text))
+        with frozen(guide):
+            return steps_to_keep(model, Inputs(*many), chain, budget - count * maps, [term])
 
-    kept, size = steps_to_keep(model, many(count), chain, budget - count * maps)
-    if size < count:
-        kept, size = steps_to_keep(model, many(size), chain, budget - size * maps)
-    return kept, size
+    least: int | None = None
+    for guide in guides:
+        kept, fewer = fit(size, guide)
+        if fewer < size:  # which have fewer maps, and leave more room
+            kept, fewer = fit(fewer, guide)
+        if kept is None or kept == "blocks":
+            return "blocks", 1
+        least, size = kept if least is None else min(least, kept), fewer
+    return least, size
 
 
 def map_bytes(model: LatentDiffusion, settings: EditSettings) -> int:
@@ -161,7 +169,7 @@ def map_bytes(model: LatentDiffusion, settings: EditSettings) -> int:
 
 def _prepared(
     job: Job,
-    model: LatentDiffusion,
+    editing: Editing,
     settings: EditSettings,
     cases: Sequence[Case],
     masks: Mask | None,
@@ -175,9 +183,11 @@ def _prepared(
         job.say(f"  {bar(i + 1, steps)} inversion {i + 1} of {steps}")
 
     ready = prepare(
-        model, job.pictures.x[pictures], [first[i].source for i in pictures],
+        editing.model, job.pictures.x[pictures], [first[i].source for i in pictures],
         [first[i].words[0] for i in pictures],
-        masks=None if masks is None else masks[pictures], settings=settings, told=told,
+        masks=None if masks is None else masks[pictures], segment=editing.segment,
+        seeds=torch.tensor([seed_of("points", job.seed, job.pictures.ids[i]) for i in pictures]),
+        settings=settings, told=told,
     )  # fmt: skip
     for k, i in enumerate(pictures):
         _keep(job.run, i, job.pictures.x[i], ready.rows([k]))
@@ -198,6 +208,8 @@ def _keep(run: Run, i: int, x: torch.Tensor, one: Prepared) -> None:
         "psnr": round(min(psnr(_bits(again)[None], x[None]), 99.0), 3),
         "mask": save(run, f"{name}-mask.png", mask.expand(3, -1, -1)),
         "mask_share": round(mask.mean().item(), 4),
+        "mask_by": one.made[0],
+        "points": [] if one.points is None else one.points[0].tolist(),
         "attention": words,
     }
     write_json(run.path("state", f"{name}-seen.json"), known)
@@ -217,7 +229,7 @@ def _make(
     number: int,
     wanted: torch.Tensor,
     ready: Prepared,
-    kept: int | None,
+    kept: Kept,
 ) -> None:
     """The counterfactuals of one guide for some cases, as files."""
     updates = settings.chain.updates

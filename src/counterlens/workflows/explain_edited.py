@@ -113,6 +113,7 @@ def _rows(
             "round": state.get("round", 0),
             **{k: state[k] for k in ("inject", "blend", "psnr", "mask_share", "image", "start",
                                      "reconstruction", "mask", "attention", "trace")},
+            **{k: state[k] for k in ("mask_by", "points") if k in state},
         }
         for i, state in enumerate(states)
     ]  # fmt: skip

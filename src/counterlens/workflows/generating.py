@@ -25,13 +25,15 @@ from counterlens.generators import latent
 from counterlens.generators.ascent import Inputs, Settings, Term, ascend, begin, draw
 from counterlens.generators.cutouts import seen
 from counterlens.generators.latent import LatentDiffusion
-from counterlens.generators.memory import free_memory, parse_memory, steps_to_keep
+from counterlens.generators.memory import room, steps_to_keep
+from counterlens.generators.recompute import Kept
 from counterlens.label_spaces.matching import ALIASES
 from counterlens.runs import Run, write_json
 from counterlens.scale import Columns, Work, map_shards, shards
 from counterlens.search import frozen
 from counterlens.search.adam import Look
 from counterlens.types import Images, Labels, Logits, Probs
+from counterlens.workflows.batches import in_parts
 from counterlens.workflows.showing import save
 from counterlens.workflows.telling import Say
 
@@ -246,8 +248,7 @@ def optimise(
     if waiting and crew is not None:
         _spread(run, crew, waiting, terms, settings, memory, say)
     elif waiting:
-        budget = parse_memory(memory) if memory else free_memory(model.device)
-        _make_all(run, model, waiting, terms, nets, settings, budget, say)
+        _make_all(run, model, waiting, terms, nets, settings, room(memory, model.device), say)
     return [_load(run, wish) for wish in wishes]
 
 
@@ -268,8 +269,8 @@ def _spread(
     def make() -> Work:
         model, nets = crew.make()
         own = Run.open(folder)
-        share = 1 if crew.gpus else workers
-        budget = parse_memory(memory) if memory else free_memory(model.device) // share
+        share = 1 if crew.gpus or memory else workers
+        budget = room(memory, model.device) // share
 
         def work(start: int, stop: int) -> Columns:
             left = [wish for wish in wishes[start:stop] if not _state(own, wish).exists()]
@@ -299,28 +300,20 @@ def _make_all(
     budget: int,
     say: Say,
 ) -> None:
-    kept, size, done = None, 0, 0
-    while done < len(waiting):
-        if not size:
-            most = MOST.get(model.device.type, FEW)
-            some = _begin(model, waiting[:most], settings)
-            kept, size = steps_to_keep(model, some, settings, budget)
-            say(f"{size} images at a time, {kept} of {settings.steps} steps kept "
-                f"in {budget / 1e9:.1f} GB")  # fmt: skip
-        batch = waiting[done : done + size]
-        try:
-            with _all_frozen(nets):
-                _make(run, model, batch, terms(nets, batch), settings, kept, say)
-        except RuntimeError as error:
-            if not _out_of_memory(error) or (size == 1 and not kept):
-                raise
-            say("out of memory: going on with less at a time; nothing is lost.")
-            size, kept = max(1, size // 2), 0
-            if model.device.type == "cuda":
-                torch.cuda.empty_cache()
-            continue
-        done += len(batch)
-        say(f"{done} of {len(waiting)} images")
+    most = MOST.get(model.device.type, FEW)
+
+    def plan() -> tuple[Kept, int]:
+        some = waiting[:most]
+        with _all_frozen(nets):
+            return steps_to_keep(
+                model, _begin(model, some, settings), settings, budget, terms(nets, some)
+            )
+
+    def make(batch: Sequence[Wish], kept: Kept) -> None:
+        with _all_frozen(nets):
+            _make(run, model, batch, terms(nets, batch), settings, kept, say)
+
+    in_parts(waiting, plan, make, steps=settings.steps, say=say)
 
 
 MOST = {"cuda": 256}
@@ -339,7 +332,7 @@ def _make(
     batch: Sequence[Wish],
     terms: list[Term],
     settings: Settings,
-    kept: int | None,
+    kept: Kept,
     say: Say,
 ) -> None:
     def told(k: int, now: Look) -> None:
@@ -376,11 +369,6 @@ def _all_frozen(nets: Nets) -> Any:
     for net in nets:
         stack.enter_context(frozen(net))
     return stack
-
-
-def _out_of_memory(error: RuntimeError) -> bool:
-    text = str(error).lower()
-    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in text
 
 
 def reread(run: Run, names: Sequence[str]) -> Images:

@@ -26,13 +26,15 @@ from counterlens.explanations.uvce import NEURON, EditSettings, Prepared, prepar
 from counterlens.generators.ascent import COUNTERFACTUAL, Term, begin
 from counterlens.generators.cutouts import seen
 from counterlens.generators.latent import LatentDiffusion
-from counterlens.generators.memory import free_memory, parse_memory, steps_to_keep
+from counterlens.generators.memory import room, steps_to_keep
+from counterlens.generators.recompute import Kept
 from counterlens.metrics.intervals import mean_interval
 from counterlens.models.parts import features
 from counterlens.runs import Number, Run
 from counterlens.search import frozen
 from counterlens.search.adam import Look
 from counterlens.types import Images, Labels, Probs, Scores
+from counterlens.workflows.batches import in_parts
 from counterlens.workflows.generating import reread, seed_of
 from counterlens.workflows.inputs import Pictures
 from counterlens.workflows.neurons_pixel import key
@@ -100,8 +102,11 @@ def edit_directions(
         if not all(_path(job.run, d, way, name).exists() for d in directions for way in WAYS)
     ]  # fmt: skip
     with frozen(job.classifier):
-        for part in _parts(job, missing):
-            _make(job, directions, part, names)
+        in_parts(
+            missing, lambda: _plan(job, directions, len(missing)),
+            lambda rows, kept: _make(job, directions, rows, kept, names),
+            steps=job.settings.chain.steps, say=job.say, what="pictures",
+        )  # fmt: skip
     rows: list[dict[str, Any]] = []
     numbers: dict[str, Number] = {}
     for direction in directions:
@@ -126,30 +131,26 @@ def measured(
     return torch.cat(values), torch.cat(sure)
 
 
-def _parts(job: Editing, missing: Sequence[int]) -> list[tuple[list[int], int | None]]:
-    """Pictures that fit into memory together, and how many steps of the chain to keep."""
-    if not missing:
-        return []
-    chain = job.settings.chain
-    one = begin(job.model, [""], torch.zeros(1, dtype=torch.long), steps=chain.steps)
-    budget = parse_memory(job.memory) if job.memory else free_memory(job.model.device)
-    kept, size = steps_to_keep(job.model, one, chain, budget)
-    size = max(1, min(size, MOST))
-    return [(list(missing[a : a + size]), kept) for a in range(0, len(missing), size)]
+def _plan(job: Editing, directions: Sequence[Direction], count: int) -> tuple[Kept, int]:
+    """What to keep for the backward pass, and pictures at a time."""
+    chain, count = job.settings.chain, min(count, MOST)
+    some = begin(job.model, [""] * count, torch.zeros(count).long(), steps=chain.steps)
+    term = direction_term(job.classifier, directions[0], 1.0, count)
+    return steps_to_keep(job.model, some, chain, room(job.memory, job.model.device), [term])
 
 
 def _make(
     job: Editing,
     directions: Sequence[Direction],
-    part: tuple[list[int], int | None],
+    rows: Sequence[int],
+    kept: Kept,
     names: Sequence[str],
 ) -> None:
     """Invert some pictures once, then change them for every feature and way."""
-    rows, kept = part
     words = [captions.word(job.classifier.classes[int(job.things[i])]) for i in rows]
     prompts = [captions.prompt(word) for word in words]
-    x = job.pictures.x[rows]
-    masks = job.masks[rows] if job.masks is not None else None
+    x = job.pictures.x[list(rows)]
+    masks = job.masks[list(rows)] if job.masks is not None else None
     job.say(f"inverting {len(rows)} pictures")
     ready = prepare(job.model, x, prompts, words, masks=masks, settings=job.settings)
     for b, i in enumerate(rows):
@@ -166,7 +167,7 @@ def _make(
 
 def _edit(
     job: Editing, ready: Prepared, prompts: list[str], words: list[str], direction: Direction,
-    weight: float, seeds: torch.Tensor, kept: int | None,
+    weight: float, seeds: torch.Tensor, kept: Kept,
 ) -> Images:  # fmt: skip
     updates = job.settings.chain.updates
 

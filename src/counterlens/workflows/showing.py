@@ -17,6 +17,7 @@ from counterlens.explanations.figure import Format, Panel, grid
 from counterlens.explanations.uvce import EditSettings
 from counterlens.generators.latent import LatentDiffusion
 from counterlens.images import Pixels, write_png
+from counterlens.models.segmenter import Segment
 from counterlens.runs import Run, atomic, key_part
 from counterlens.types import Probs
 from counterlens.workflows.inputs import Pictures
@@ -32,6 +33,7 @@ class Editing:
         captions: one for all pictures or one for each; none: a template, or the captioner's.
         captioner: pictures to phrases.
         masks: files, one for all pictures or one for each; none: by attention.
+        segment: a segmenter that is shown points where the word is attended to.
         memory: budget such as 12GB; None takes most of what is free.
     """
 
@@ -41,6 +43,7 @@ class Editing:
     captioner: Callable[[Sequence[Pixels]], list[str]] | None = None
     masks: tuple[str, ...] = ()
     memory: str | None = None
+    segment: Segment | None = None
 
 
 @dataclass(frozen=True)

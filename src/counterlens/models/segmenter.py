@@ -1,0 +1,85 @@
+"""A segmenter that is shown points: Segment Anything, plain or HQ, by hub id or folder.
+
+Paper: Kirillov et al. 2023 (sam2023); Ke et al. 2023 (hqsam2023), which digin2024 uses, with the
+       high-quality token alone.
+Differs: nothing; the networks are those of transformers, one mask per picture.
+"""
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from counterlens.errors import InputError, MissingExtra
+from counterlens.images import to_pixels
+from counterlens.models.hub import fetching
+from counterlens.types import Images
+
+Points = Int[Tensor, "b p 2"]
+"""Places on the thing, each as column and row."""
+Segment = Callable[[Images, Points], Float[Tensor, "b 1 h w"]]
+"""Images and points to what the points lie on, 1 there and 0 elsewhere."""
+KINDS = ("sam", "sam_hq")
+_INSTEAD = (
+    "Offline, name a folder with it: --mask sam:FOLDER; or give your own mask: --mask FILE; or "
+    "leave --mask out: then the mask is where the class word is attended to."
+)
+
+
+def load_segmenter(spec: str, *, device: torch.device) -> Segment:
+    """Open a segmenter of transformers; every point is on the thing."""
+    try:
+        import transformers
+    except ImportError as error:
+        raise MissingExtra(
+            "--mask sam:… needs transformers. Install it: pip install 'counterlens[diffusion]'."
+        ) from error
+    local = Path(spec).expanduser()
+    if not local.is_dir() and (spec.count("/") != 1 or spec.startswith((".", "/", "~"))):
+        raise InputError(
+            f"no segmenter {spec!r}: expected a folder or a hub id OWNER/MODEL. {_INSTEAD}"
+        )
+    where = str(local) if local.is_dir() else spec
+    with nullcontext() if local.is_dir() else fetching(spec, instead=_INSTEAD):
+        try:
+            processor = transformers.AutoProcessor.from_pretrained(where)
+            net = transformers.AutoModelForMaskGeneration.from_pretrained(where)
+        except (ValueError, OSError) as error:
+            if isinstance(error, OSError) and not local.is_dir():
+                raise  # that it cannot be fetched is said above
+            reason = str(error).strip().splitlines()[0][:160]
+            raise InputError(f"{spec} is no segmenter that can be opened: {reason}") from error
+    if net.config.model_type not in KINDS:
+        raise InputError(f"{spec} is a {net.config.model_type}, expected {' or '.join(KINDS)}.")
+    net = net.to(device).eval().requires_grad_(False)
+
+    def segment(x: Images, points: Points) -> Float[Tensor, "b 1 h w"]:
+        pairs = zip(x, points, strict=True)
+        return torch.stack([_mask(net, processor, one, spots, device) for one, spots in pairs])
+
+    return segment
+
+
+@torch.no_grad()
+def _mask(
+    net: Any,
+    processor: Any,
+    x: Float[Tensor, "c h w"],
+    points: Int[Tensor, "p 2"],
+    device: torch.device,
+) -> Float[Tensor, "1 h w"]:
+    given = processor(images=to_pixels(x), input_points=[[points.tolist()]], return_tensors="pt")
+    more = {"hq_token_only": True} if net.config.model_type == "sam_hq" else {}
+    said = net(
+        pixel_values=given["pixel_values"].to(device),
+        input_points=given["input_points"].to(device, torch.float32),
+        multimask_output=False,
+        **more,
+    )
+    sizes = given["original_sizes"], given["reshaped_input_sizes"]
+    found: Tensor = processor.post_process_masks(said.pred_masks.float().cpu(), *sizes)[0]
+    return found[0, :1].to(x.device, torch.float32)
