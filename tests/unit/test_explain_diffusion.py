@@ -85,7 +85,7 @@ def test_everything_on_the_way_is_in_the_run_and_measured_from_disk(folder, pict
     blue = classifier("blues", 2, bias=-2.0)
     made = run(folder, pictures, tmp_path / "run", judge=[blue], target=["bridge"], steps=4)
     assert made.done and (made.folder / "images" / "preview.png").is_file()
-    assert made.manifest["rounds"] == 2  # a small generator goes on, unless told otherwise
+    assert made.manifest["rounds"] == 1  # a small generator goes on, unless told otherwise
     rows = made.table("uvce")
     assert len(rows) == 4 and [row["guide"] for row in rows] == ["reds", "reds", "blues", "blues"]
     guides = {"reds": classifier(), "blues": blue}

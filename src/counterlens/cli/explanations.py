@@ -81,7 +81,7 @@ def explain(
     rounds: Annotated[
         int | None,
         typer.Option(
-            help="With diffusion: further searches where confidence is below 0.8; 2 below 128 "
+            help="With diffusion: further searches where confidence is below 0.8; 1 below 128 "
             "pixels, else 0."
         ),
     ] = None,

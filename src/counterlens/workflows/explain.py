@@ -98,7 +98,7 @@ def explain(
         mask: with diffusion: files, white on the thing; else by attention to its word.
         updates, guidance, memory: with diffusion: of the search, of the text, and the budget.
         rounds: with diffusion: further searches of pictures that are not 0.8 sure of the target;
-            None takes 2 below 128 pixels, and 0, the paper's, above.
+            None takes 1 below 128 pixels, and 0, the paper's, above.
         reference: with diffusion: mix words as the paper's code does, faults included.
         robust: with dvce: a robust classifier whose gradients help.
         worst: with the folder of an audit: how many of its surest mistakes (8). Without `out` the
