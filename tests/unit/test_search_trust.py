@@ -132,3 +132,13 @@ def test_one_bad_sign_forbids_and_one_weak_sign_weakens():
     assert weigh([ok, weak]).verdict == "weak"
     both = weigh([ok, weak, bad])
     assert both.verdict == "do not quote" and both.reasons == ("no", "hm")
+
+
+def test_a_number_whose_probes_were_not_run_is_not_trusted():
+    model, x = small_cnn(4), images(8)
+    y = model(x).argmax(1)
+    stages = short(4, "l2", queries=20)[:1]
+    settings = Settings(batch=64, trust=False)
+    found = robust(model, x, y, Ball("l2", 0.05), version=stages, settings=settings)
+    assert found.complete and found.trust.verdict == "weak"
+    assert any("probes" in reason for reason in found.trust.reasons), found.trust.reasons

@@ -88,6 +88,8 @@ def examine(
         detail = "two searches alone, no FAB and no Square: an upper bound; quote version standard"
         flags.append(Flag("ensemble", "weak", None, detail))
     if not probes:
+        if complete:  # else the bounds say so already
+            flags.append(Flag("probes", "weak", None, "the probes that judge it were not run"))
         return weigh(flags)
     rows = np.flatnonzero([name != "clean" for name in board.broken_by])[:PROBED]
     holding = np.flatnonzero(board.robust)[:PROBED]
