@@ -27,7 +27,7 @@ needs_triton = pytest.mark.skipif(
 
 def _net(activation: str) -> torch.nn.Module:
     torch.manual_seed(0)
-    kind = {"kind": "resnet18", "widths": [8, 8, 16, 16], "activation": activation}
+    kind = {"kind": "resnet18", "widths": [8, 24, 16, 16], "activation": activation}
     net = nets.build(kind, 4)
     for part in net.modules():
         if isinstance(part, torch.nn.BatchNorm2d):

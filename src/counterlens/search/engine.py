@@ -8,7 +8,7 @@ twin of the model (channels last, half precision, compiled); whatever it claims 
 import copy
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -19,10 +19,12 @@ from torch import Tensor, nn
 from counterlens.checks import check_logits
 from counterlens.errors import InputError
 from counterlens.objectives import Predict, full, margin_of
+from counterlens.search import ahead
+from counterlens.search.ahead import Variant
 from counterlens.search.fab import nearest_plane
 from counterlens.search.folding import fold, lighten
 from counterlens.search.found import frozen
-from counterlens.search.fusing import can_fuse, fuse
+from counterlens.search.fusing import can_fuse, fuse, orders
 from counterlens.search.rules import Told
 from counterlens.types import Images, Labels, Logits, Scores
 
@@ -151,6 +153,7 @@ def engine(
     precision: Precision | None = None,
     compiled: bool = False,
     repeats: int = 1,
+    later: Mapping[str, Sequence[Variant]] | None = None,
 ) -> Iterator[Engine]:
     """Freeze a model, look at it once, and lend an `Engine` on it; the model is left as it was.
 
@@ -159,10 +162,14 @@ def engine(
         precision: of the search; None means bf16 on a GPU and float32 elsewhere.
         compiled: let torch.compile build the twin.
         repeats: evaluations averaged per point, for randomised models.
+        later: kernels that a search will ask for, to be built beside other work.
     """
     where = home(model, example)
     if precision is None:
         precision = "bf16" if where.type == "cuda" else "float32"
+    if repeats == 1 and not compiled and can_fuse(where) and isinstance(model, nn.Module):
+        ahead.build(orders(model, _DTYPES.get(precision, torch.float32)))
+        ahead.build(later or {})
     with frozen(model) if isinstance(model, nn.Module) else nullcontext(), _deterministic():
         probe(model, example[:1].to(where))
         made = Engine(model, model, where, repeats=repeats, pads=where.type == "cuda")

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from counterlens.search.ahead import Variant, kernel
 from counterlens.search.folding import Exact
 
 ACTIVATIONS = (nn.ReLU, nn.SiLU)
@@ -70,13 +71,27 @@ class _Pass(torch.autograd.Function):
 
 
 def _launch(name: str, tensors: tuple[Tensor, ...], adds: bool, silu: bool) -> None:
-    from counterlens.search import kernels
+    count, channels = tensors[-1].numel(), tensors[-1].shape[1]
+    run = kernel(name)[(-(-count // BLOCK),)]
+    run(*tensors, count, channels, count if adds else 0, SILU=silu, BLOCK=BLOCK)
 
-    out = tensors[-1]
-    blocks = (-(-out.numel() // BLOCK),)
-    getattr(kernels, name)[blocks](
-        *tensors, out.numel(), out.shape[1], ADDS=adds, SILU=silu, BLOCK=BLOCK
-    )
+
+def orders(model: nn.Module, dtype: torch.dtype) -> dict[str, list[Variant]]:
+    """The kernels that fusing will ask for, for `ahead.build`.
+
+    A guess: counts and channels are taken to be multiples of 16, which Triton builds for.
+    """
+    kinds = {type(part) for part in model.modules()}
+    bias = torch.float32
+    passes: dict[str, list[Variant]] = {"forward": [], "backward": []}
+    for kind in ACTIVATIONS:
+        if kind not in kinds:
+            continue
+        constants = (("SILU", kind is nn.SiLU), ("BLOCK", BLOCK))
+        for x in dict.fromkeys((torch.float32, dtype)):  # the first layer's result is exact
+            passes["forward"].append(((x, bias, x, dtype, 16, 16, 16), constants))
+            passes["backward"].append(((dtype, x, bias, x, x, 16, 16, 16), constants))
+    return passes
 
 
 def _fuse(part: fx.GraphModule) -> int:

@@ -3,7 +3,9 @@
 """Triton kernels of `fusing` and of the square attack; importing this module needs Triton.
 
 Pictures are stored channels last, so the channel of an element is its place modulo the number of
-channels. Sums are made in float32 whatever the storage.
+channels. Sums are made in float32 whatever the storage. Whether something is added is told at run
+time, by how many of its elements are (all or none): a kernel built for each case would lengthen
+the first call of a process.
 """
 
 import triton
@@ -11,12 +13,13 @@ import triton.language as tl
 
 
 @triton.jit
-def summed(x, bias, other, at, inside, channels, ADDS: tl.constexpr):
-    """x + bias + other, in float32."""
+def summed(x, bias, other, at, inside, channels, added, BLOCK: tl.constexpr):
+    """x + bias, plus the first `added` elements of other, in float32."""
+    # `at % channels` without dividing long numbers, which takes as long as the rest
+    channel = (tl.program_id(0) % channels * BLOCK + tl.arange(0, BLOCK)) % channels
     total = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
-    total += tl.load(bias + at % channels, mask=inside, other=0.0)
-    if ADDS:
-        total += tl.load(other + at, mask=inside, other=0.0).to(tl.float32)
+    total += tl.load(bias + channel, mask=inside, other=0.0)
+    total += tl.load(other + at, mask=at < added, other=0.0).to(tl.float32)
     return total
 
 
@@ -28,14 +31,14 @@ def forward(
     out,
     count,
     channels,
-    ADDS: tl.constexpr,
+    added,
     SILU: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     """out = act(x + bias + other)."""
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = at < count
-    total = summed(x, bias, other, at, inside, channels, ADDS)
+    total = summed(x, bias, other, at, inside, channels, added, BLOCK)
     value = total / (1 + tl.exp(-total)) if SILU else tl.maximum(total, 0.0)
     tl.store(out + at, value.to(out.dtype.element_ty), mask=inside)
 
@@ -49,14 +52,14 @@ def backward(
     out,
     count,
     channels,
-    ADDS: tl.constexpr,
+    added,
     SILU: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     """out = grad · act'(x + bias + other)."""
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = at < count
-    total = summed(x, bias, other, at, inside, channels, ADDS)
+    total = summed(x, bias, other, at, inside, channels, added, BLOCK)
     if SILU:
         share = 1 / (1 + tl.exp(-total))
         slope = share * (1 + total * (1 - share))

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from counterlens.search.ahead import settle
 from counterlens.search.engine import Counts, Engine
 from counterlens.search.rules import State
 
@@ -55,12 +56,15 @@ class Replay:
         self._held = {name: tensor.clone() for name, tensor in state.items()}
         before = self.made.counts
         self.made.counts = Counts()
+        settle()
         torch.cuda.synchronize(self.made.device)
         try:
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph):
+                after = body(self._held)
+                moved = [name for name, new in after.items() if new is not self._held[name]]
                 # copies, because a new entry may be an old one under another name
-                fresh = {name: tensor.clone() for name, tensor in body(self._held).items()}
+                fresh = {name: after[name].clone() for name in moved}
                 for name, tensor in fresh.items():
                     self._held[name].copy_(tensor)
         except RuntimeError as error:

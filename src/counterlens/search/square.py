@@ -15,6 +15,7 @@ from torch import Tensor
 
 from counterlens.ball import Ball, Seeds, mix, row_seeds, uniform, unit
 from counterlens.errors import InputError
+from counterlens.search.ahead import Variant, kernel
 from counterlens.search.found import Found
 from counterlens.search.fusing import can_fuse
 from counterlens.search.pgd import keep
@@ -241,21 +242,32 @@ def _in_one_pass(
     table: Tensor,
 ) -> Images:
     """The same proposal by one kernel; written plainly it is some twenty passes over memory."""
-    from counterlens.search import kernels
-
     x, best = x.contiguous(), best.contiguous()
     reach = ball.reach(x).contiguous()
     out = torch.empty_like(x)
-    channels, height, width = x.shape[1:]
-    kernels.move_mass[(len(x),)](
+    kernel("move_mass")[(len(x),)](
         *(x, best, out, corners.contiguous(), side, kind, signs.contiguous(), reach, table),
-        *(width, height * width, table.shape[1], int(reach.numel() > 1)),
-        CHANNELS=channels,
-        ROWS=1 << (channels - 1).bit_length(),
-        BLOCK=1 << (height * width - 1).bit_length(),
-        num_warps=8,
+        *(x.shape[3], x.shape[2] * x.shape[3], table.shape[1], int(reach.numel() > 1)),
+        **dict(_constants(x.shape)),
     )
     return out
+
+
+def _constants(shape: torch.Size) -> tuple[tuple[str, int], ...]:
+    channels, pixels = shape[1], shape[2] * shape[3]
+    rows, block = 1 << (channels - 1).bit_length(), 1 << (pixels - 1).bit_length()
+    return ("CHANNELS", channels), ("ROWS", rows), ("BLOCK", block), ("num_warps", 8)
+
+
+def orders(shape: torch.Size, norm: str, share: float) -> dict[str, list[Variant]]:
+    """The kernel that a search with one radius for all will ask for, for `ahead.build`."""
+    height, width = shape[2:]
+    if norm != "l2" or height * width > ONE_PASS:
+        return {}
+    real, whole = torch.float32, torch.int64
+    tensors = (real, real, real, whole, whole, whole, real, real, real)
+    numbers = width, height * width, max(window_sizes("l2", height, width, share)), 0
+    return {"move_mass": [((*tensors, *numbers), _constants(shape))]}
 
 
 def _channel_norm(delta: Images) -> Tensor:

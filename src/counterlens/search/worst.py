@@ -20,11 +20,14 @@ from counterlens.checks import check_images, check_labels
 from counterlens.classifier import Classifier
 from counterlens.errors import InputError
 from counterlens.objectives import Predict
+from counterlens.search.ahead import Variant
 from counterlens.search.apgd import Apgd
 from counterlens.search.board import CLEAN, Board, new_board
 from counterlens.search.drive import Stage, Watch, drive
 from counterlens.search.engine import Engine, Precision, auto_batch, engine, home, probe, warm_up
 from counterlens.search.protocols import EOT, SCORES, Version, stages_of
+from counterlens.search.square import Square
+from counterlens.search.square import orders as square_kernels
 from counterlens.search.store import Store, fingerprint
 from counterlens.search.trust import Trust, examine
 from counterlens.types import Flags, Images, Labels, Scores
@@ -142,7 +145,7 @@ def robust(
         stages, notes = list(version), []
     name = version if isinstance(version, str) else "+".join(stage.name for stage in stages)
     repeats = EOT if version == "rand" else 1
-    with _lend(classifier, x, settings, repeats) as (made, batch):
+    with _lend(classifier, x, settings, repeats, _kernels(stages, x, ball)) as (made, batch):
         plan = [(stage.name, repr(stage.rule), stage.variants) for stage in stages]
         board, watch = _prepare(classifier, made, x, y, ball, settings, batch, {"plan": plan})
         complete = drive(made, stages, board, watch, batch=batch)
@@ -247,9 +250,19 @@ def _door(classifier: Predict, x: Images, y: Labels | None, ball: Ball) -> int:
     return classes
 
 
+def _kernels(stages: Sequence[Stage], x: Images, ball: Ball) -> dict[str, list[Variant]]:
+    """What the stages will ask for beside the model."""
+    rules = [stage.rule for stage in stages if isinstance(stage.rule, Square)]
+    return square_kernels(x.shape, ball.norm, rules[0].share) if rules else {}
+
+
 @contextmanager
 def _lend(
-    classifier: Predict, x: Images, settings: Settings, repeats: int
+    classifier: Predict,
+    x: Images,
+    settings: Settings,
+    repeats: int,
+    later: dict[str, list[Variant]] | None = None,
 ) -> Iterator[tuple[Engine, int]]:
     """An engine and the batch size to use it with."""
     size = settings.batch if isinstance(settings.batch, int) else 0
@@ -261,6 +274,7 @@ def _lend(
         precision=settings.precision,
         compiled=settings.compiled,
         repeats=repeats,
+        later=later,
     ) as made:
         batch = size or auto_batch(made, x)
         if settings.compiled:
