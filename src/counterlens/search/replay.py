@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from counterlens.search.ahead import settle
 from counterlens.search.engine import Counts, Engine
@@ -61,11 +62,7 @@ class Replay:
         try:
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph):
-                after = body(self._held)
-                moved = [name for name, new in after.items() if new is not self._held[name]]
-                # copies, because a new entry may be an old one under another name
-                fresh = {name: after[name].clone() for name in moved}
-                for name, tensor in fresh.items():
+                for name, tensor in _apart(body(self._held), self._held).items():
                     self._held[name].copy_(tensor)
         except RuntimeError as error:
             self.records = False
@@ -75,6 +72,20 @@ class Replay:
             self._worth, self.made.counts = self.made.counts.as_dict(), before
         self._graph, self._shape = graph, _shape(state)
         return True
+
+
+def _apart(after: State, held: State) -> State:
+    """The entries that changed; one that lies in an old entry's memory is copied first."""
+    taken = {_memory(tensor) for tensor in held.values()}
+    changed = {name: tensor for name, tensor in after.items() if tensor is not held[name]}
+    return {
+        name: tensor.clone() if _memory(tensor) in taken else tensor
+        for name, tensor in changed.items()
+    }
+
+
+def _memory(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
 
 
 def _plainly(body: Body, state: State, steps: int) -> State:
