@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import torch
 
-from counterlens.ball import Ball
+from counterlens.ball import Ball, row_seeds
 from counterlens.models import nets
 from counterlens.search import ahead
 from counterlens.search.engine import Engine, _look
@@ -151,8 +151,7 @@ def check_orders() -> None:
     assert fuse(twin) == 17
     _look(made._twin, x)
     square.can_fuse = lambda _: True
-    level, drawn = torch.zeros(16, dtype=torch.int64), torch.rand(16, 8)
-    square._propose_l2(x, x, ball, level, drawn, 0.8)
+    square._propose_l2(x, x, ball, row_seeds(16, None), torch.arange(16), 0.8)
     assert built() == before, built()
 
 

@@ -14,7 +14,7 @@ import sys
 import pytest
 import torch
 
-from counterlens.ball import Ball
+from counterlens.ball import Ball, row_seeds
 from counterlens.models import nets
 from counterlens.search import Settings, robust
 from counterlens.search.folding import fold
@@ -64,11 +64,11 @@ def compare_square() -> None:
         ball = Ball("l2", torch.tensor([0.5, 0.1, 2.0, 0.5, 0.3, 1.0]))
         delta = torch.randn(x.shape, generator=gen)
         best = ball.project(x + 0.1 * delta, x)
-        level = torch.tensor([0, 1, 3, 5, 8, 9])
-        drawn = torch.rand(6, 5 + channels, generator=gen)
-        plain = square._propose_l2(x, best, ball, level, drawn, 0.8)
+        seeds = row_seeds(6, gen)
+        query = torch.tensor([1, 10, 11, 1000, 8000, 8001])
+        plain = square._propose_l2(x, best, ball, seeds, query, 0.8)
         square.can_fuse = lambda device: True
-        fused = square._propose_l2(x, best, ball, level, drawn, 0.8)
+        fused = square._propose_l2(x, best, ball, seeds, query, 0.8)
         square.can_fuse = lambda device: False
         assert (plain - best).abs().max() > 1e-3
         torch.testing.assert_close(fused, plain, rtol=1e-5, atol=1e-6)
@@ -111,10 +111,9 @@ def test_a_proposal_in_one_pass_is_the_plain_one(monkeypatch: pytest.MonkeyPatch
     x = torch.rand(40, 3, 32, 32, generator=gen)
     ball = Ball("l2", 0.5)
     best = ball.project(x + 0.1 * torch.randn(x.shape, generator=gen), x)
-    level = torch.randint(0, 10, (40,), generator=gen)
-    drawn = torch.rand(40, 8, generator=gen)
-    plain = square._propose_l2(x, best, ball, level, drawn, 0.8)
-    parts = [part.cuda() for part in (x, best, level, drawn)]
+    seeds, query = row_seeds(40, gen), torch.randint(1, 9000, (40,), generator=gen)
+    plain = square._propose_l2(x, best, ball, seeds, query, 0.8)
+    parts = [part.cuda() for part in (x, best, seeds, query)]
     fused = square._propose_l2(parts[0], parts[1], ball, parts[2], parts[3], 0.8)
     torch.testing.assert_close(fused.cpu(), plain, rtol=1e-4, atol=1e-5)
 

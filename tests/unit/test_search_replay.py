@@ -10,7 +10,7 @@ from torch import nn
 from counterlens.ball import Ball
 from counterlens.search import Settings, robust
 from counterlens.search.engine import Engine
-from counterlens.search.replay import Replay
+from counterlens.search.replay import Replay, _apart
 
 
 def _net() -> nn.Module:
@@ -26,6 +26,16 @@ def test_without_a_gpu_a_step_is_simply_repeated() -> None:
     assert not replay.records
     end = replay.run(lambda s: {"i": s["i"] + 1}, {"i": torch.zeros(3)}, 7)
     assert end["i"].tolist() == [7.0, 7.0, 7.0]
+
+
+def test_entries_that_trade_places_keep_their_values() -> None:
+    held = {"a": torch.zeros(2), "b": torch.ones(2), "c": torch.full((2,), 2.0)}
+    after = {"a": held["b"], "b": held["a"].view(2), "c": held["c"]}
+    ready = _apart(after, held)
+    assert set(ready) == {"a", "b"}
+    for name, tensor in ready.items():
+        held[name].copy_(tensor)
+    assert [held[name].tolist() for name in "abc"] == [[1, 1], [0, 0], [2, 2]]
 
 
 @pytest.mark.gpu

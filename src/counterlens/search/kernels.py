@@ -11,6 +11,11 @@ the first call of a process.
 import triton
 import triton.language as tl
 
+from counterlens import ball
+
+GOLDEN, MIX_1, MIX_2 = (tl.constexpr(n) for n in (ball._GOLDEN, ball._MIX_1, ball._MIX_2))
+SMALLEST = tl.constexpr(2.0**-23)
+
 
 @triton.jit
 def summed(x, bias, other, at, inside, channels, added, BLOCK: tl.constexpr):
@@ -70,27 +75,44 @@ def backward(
 
 
 @triton.jit
+def drawn(bits):
+    """`ball.unit` of the last steps of `ball.mix`."""
+    bits = (bits ^ ((bits >> 30) & 0x3FFFFFFFF)) * MIX_1
+    bits = (bits ^ ((bits >> 27) & 0x1FFFFFFFFF)) * MIX_2
+    bits = bits ^ ((bits >> 31) & 0x1FFFFFFFF)
+    return (((bits >> 41) & 0x7FFFFF).to(tl.float32) + 0.5) * SMALLEST
+
+
+@triton.jit
+def corner(bits, room):
+    """A place in a row or column with so much room."""
+    return tl.minimum((drawn(bits) * room.to(tl.float32)).to(tl.int64), room - 1)
+
+
+@triton.jit
 def move_mass(
     x,
     best,
     out,
-    corners,
-    sides,
-    kinds,
-    signs,
+    seeds,
+    steps,
+    halvings,
+    sizes,
     reach,
     table,
     width,
     pixels,
     table_side,
     reach_step,
+    LEVELS: tl.constexpr,
+    STRIDE: tl.constexpr,
     CHANNELS: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     """One proposal of the square attack in l2, a whole picture (channels, pixels) per program.
 
-    The same steps as `square._propose_l2`, which says what they mean.
+    The same steps as `square._draw` and `square._propose_l2`, which say what they mean.
     """
     picture = tl.program_id(0).to(tl.int64)
     channel = tl.arange(0, ROWS)[:, None]
@@ -99,17 +121,31 @@ def move_mass(
     at = picture * CHANNELS * pixels + channel * pixels + pixel
     start = tl.load(x + at, mask=inside, other=0.0)
     delta = tl.load(best + at, mask=inside, other=0.0) - start
-    side = tl.load(sides + picture)
-    corner = corners + 4 * picture
-    down = pixel // width - tl.load(corner)
-    right = pixel % width - tl.load(corner + 1)
+
+    step = tl.load(steps + picture)
+    entry = tl.arange(0, 16)
+    bounds = tl.load(halvings + entry, mask=entry < LEVELS, other=0)
+    level = tl.sum(((bounds < step) & (entry < LEVELS)).to(tl.int32), 0)
+    side = tl.load(sizes + level)
+    high, wide = pixels // width - side + 1, width - side + 1
+    seed = tl.load(seeds + picture) + step * STRIDE
+    one = seed + GOLDEN  # each further number drawn is one more of these away
+    two = one + GOLDEN
+    three = two + GOLDEN
+    four = three + GOLDEN
+    upright = drawn(four + GOLDEN) < 0.5
+    kind = 2 * level + upright.to(tl.int32)
+    sign = tl.where(drawn(seed + (channel + 6).to(tl.int64) * GOLDEN) > 0.5, 1.0, -1.0)
+    sign = tl.where(channel < CHANNELS, sign, 0.0)
+
+    down = pixel // width - corner(one, high)
+    right = pixel % width - corner(two, wide)
     mask = (down >= 0) & (down < side) & (right >= 0) & (right < side)
-    down_there = pixel // width - tl.load(corner + 2)
-    right_there = pixel % width - tl.load(corner + 3)
+    down_there = pixel // width - corner(three, high)
+    right_there = pixel % width - corner(four, wide)
     other = (down_there >= 0) & (down_there < side) & (right_there >= 0) & (right_there < side)
-    place = (tl.load(kinds + picture) * table_side + down) * table_side + right
+    place = (kind * table_side + down) * table_side + right
     shape = tl.load(table + place, mask=mask & (pixel < pixels), other=0.0)
-    sign = tl.load(signs + picture * CHANNELS + channel, mask=channel < CHANNELS, other=0.0)
 
     old = tl.where(mask, delta, 0.0)
     new = shape * sign + old / (tl.sqrt(tl.sum(old * old, 1))[:, None] + 1e-10)

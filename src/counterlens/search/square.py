@@ -66,12 +66,16 @@ class Square:
         score = finite(told.score)
         top, best = keep(state["top"], state["best"], score, state["z"])
         i = state["i"] + 1
-        level = torch.bucketize(i, _halvings(x.device))  # i = 10 is still of the first window size
-        channels = torch.arange(5 + x.shape[1], device=x.device)
-        drawn = unit(mix((state["seed"] + i * _STRIDE)[:, None], channels), x)
         propose = _propose_linf if ball.norm == "linf" else _propose_l2
-        z = propose(x, best, ball, level, drawn, self.share)
+        z = propose(x, best, ball, state["seed"], i, self.share)
         return {"z": z, "best": best, "top": top, "seed": state["seed"], "i": i}
+
+
+def _draw(x: Images, seeds: Tensor, i: Tensor) -> tuple[Tensor, Tensor]:
+    """The level of the schedule at query i, and the numbers drawn for it: 5, and one a channel."""
+    level = torch.bucketize(i, _halvings(x.device))  # i = 10 is still of the first window size
+    channels = torch.arange(5 + x.shape[1], device=x.device)
+    return level, unit(mix((seeds + i * _STRIDE)[:, None], channels), x)
 
 
 @lru_cache
@@ -133,9 +137,10 @@ def _stripes(x: Images, ball: Ball, seeds: Seeds) -> Images:
 
 
 def _propose_linf(
-    x: Images, best: Images, ball: Ball, level: Tensor, drawn: Tensor, share: float
+    x: Images, best: Images, ball: Ball, seeds: Tensor, i: Tensor, share: float
 ) -> Images:
     """One window gets a new colour: plus or minus the radius per channel."""
+    level, drawn = _draw(x, seeds, i)
     side = _sizes("linf", x.shape[2], x.shape[3], share, x.device)[level]
     mask, _, _ = _windows(x, drawn[:, :2], side)
     signs = (drawn[:, 5:] - 0.5).sign()[:, :, None, None]
@@ -201,25 +206,24 @@ def _to_radius(x: Images, delta: Images, ball: Ball) -> Images:
 
 
 def _propose_l2(
-    x: Images, best: Images, ball: Ball, level: Tensor, drawn: Tensor, share: float
+    x: Images, best: Images, ball: Ball, seeds: Tensor, i: Tensor, share: float
 ) -> Images:
     """The l2 mass of two windows is moved into a new patch in the first of them."""
     channels, height, width = x.shape[1:]
+    if x.dtype == torch.float32 and height * width <= ONE_PASS and can_fuse(x.device):
+        return _in_one_pass(x, best, ball, seeds, i, share)
+
+    level, drawn = _draw(x, seeds, i)
     side = _sizes("l2", height, width, share, x.device)[level]
     table = _patches(height, width, share, x.dtype, x.device)
     kind = 2 * level + (drawn[:, 4] < 0.5)
-    signs = (drawn[:, 5:] - 0.5).sign()
-    if x.dtype == torch.float32 and height * width <= ONE_PASS and can_fuse(x.device):
-        corners = _corners(x, drawn[:, :4], side)
-        return _in_one_pass(x, best, ball, corners, side, kind, signs, table)
-
     delta = best - x
     masks, down, right = _windows(x, drawn[:, :4], side)
     mask, other = masks[:, :1], masks[:, 1:]
     last = table.shape[1] - 1
     place = down[:, 0, :, None].clamp(0, last), right[:, 0, None, :].clamp(0, last)
     shape = table[kind[:, None, None], place[0], place[1]][:, None] * mask
-    signs = signs[:, :, None, None]
+    signs = (drawn[:, 5:] - 0.5).sign()[:, :, None, None]
 
     inside = delta * mask
     old = inside / (_channel_norm(inside) + 1e-10)
@@ -232,22 +236,18 @@ def _propose_l2(
 
 
 def _in_one_pass(
-    x: Images,
-    best: Images,
-    ball: Ball,
-    corners: Tensor,
-    side: Tensor,
-    kind: Tensor,
-    signs: Tensor,
-    table: Tensor,
+    x: Images, best: Images, ball: Ball, seeds: Tensor, i: Tensor, share: float
 ) -> Images:
-    """The same proposal by one kernel; written plainly it is some twenty passes over memory."""
+    """The same proposal by one kernel; written plainly it is some sixty."""
     x, best = x.contiguous(), best.contiguous()
+    height, width = x.shape[2:]
     reach = ball.reach(x).contiguous()
+    sides = _sizes("l2", height, width, share, x.device)
+    table = _patches(height, width, share, x.dtype, x.device)
     out = torch.empty_like(x)
     kernel("move_mass")[(len(x),)](
-        *(x, best, out, corners.contiguous(), side, kind, signs.contiguous(), reach, table),
-        *(x.shape[3], x.shape[2] * x.shape[3], table.shape[1], int(reach.numel() > 1)),
+        *(x, best, out, seeds.contiguous(), i.contiguous(), _halvings(x.device), sides),
+        *(reach, table, width, height * width, table.shape[1], int(reach.numel() > 1)),
         **dict(_constants(x.shape)),
     )
     return out
@@ -256,7 +256,8 @@ def _in_one_pass(
 def _constants(shape: torch.Size) -> tuple[tuple[str, int], ...]:
     channels, pixels = shape[1], shape[2] * shape[3]
     rows, block = 1 << (channels - 1).bit_length(), 1 << (pixels - 1).bit_length()
-    return ("CHANNELS", channels), ("ROWS", rows), ("BLOCK", block), ("num_warps", 8)
+    schedule = ("LEVELS", len(HALVINGS)), ("STRIDE", _STRIDE)
+    return *schedule, ("CHANNELS", channels), ("ROWS", rows), ("BLOCK", block), ("num_warps", 8)
 
 
 def orders(shape: torch.Size, norm: str, share: float) -> dict[str, list[Variant]]:
@@ -265,7 +266,7 @@ def orders(shape: torch.Size, norm: str, share: float) -> dict[str, list[Variant
     if norm != "l2" or height * width > ONE_PASS:
         return {}
     real, whole = torch.float32, torch.int64
-    tensors = (real, real, real, whole, whole, whole, real, real, real)
+    tensors = (real, real, real, whole, whole, whole, whole, real, real)
     numbers = width, height * width, max(window_sizes("l2", height, width, share)), 0
     return {"move_mass": [((*tensors, *numbers), _constants(shape))]}
 
