@@ -5,14 +5,11 @@ What it is used for here: words that may drive a unit, read off the pictures tha
 
 import re
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
-from pathlib import Path
 
 import torch
 
-from counterlens.errors import InputError, MissingExtra
 from counterlens.images import Pixels
-from counterlens.models.hub import fetching
+from counterlens.models.hub import open_pretrained
 
 Captioner = Callable[[Sequence[Pixels]], list[str]]
 TOKENS = 20
@@ -22,26 +19,10 @@ _ARTICLE = re.compile(r"^(?:an?|the|some)\s+")
 
 def load_captioner(spec: str, *, device: torch.device) -> Captioner:
     """Open a captioner; it gives one short phrase per picture."""
-    try:
-        import transformers
-    except ImportError as error:
-        raise MissingExtra(
-            "--captioner needs transformers. Install it: pip install 'counterlens[diffusion]'."
-        ) from error
-    local = Path(spec).expanduser()
-    if not local.is_dir() and (spec.count("/") != 1 or spec.startswith((".", "/", "~"))):
-        raise InputError(
-            f"no captioner {spec!r}: expected a hub id OWNER/MODEL or a folder. {_INSTEAD}"
-        )
-    where = str(local) if local.is_dir() else spec
-    with nullcontext() if local.is_dir() else fetching(spec, instead=_INSTEAD):
-        try:
-            processor = transformers.AutoProcessor.from_pretrained(where)
-            net = transformers.AutoModelForImageTextToText.from_pretrained(where)
-        except ValueError as error:
-            reason = str(error).strip().splitlines()[0][:160]
-            raise InputError(f"{spec} is no captioner that can be opened: {reason}") from error
-    net.to(device).eval().requires_grad_(False)
+    processor, net = open_pretrained(
+        spec, "AutoModelForImageTextToText", what="captioner", option="--captioner",
+        instead=_INSTEAD, device=device,
+    )  # fmt: skip
 
     def caption(pictures: Sequence[Pixels]) -> list[str]:
         given = processor(images=list(pictures), return_tensors="pt").to(device)

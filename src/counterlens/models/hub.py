@@ -1,4 +1,4 @@
-"""Weights that come over the network: one clear line when they cannot be had.
+"""Weights from folders and over the network: one clear line when they cannot be had.
 
 A machine without a network would otherwise wait through minutes of retries; what lies in the
 local cache is used either way.
@@ -7,11 +7,51 @@ local cache is used either way.
 import socket
 import urllib.error
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
-from counterlens.errors import CounterlensError, InputError
+import torch
+
+from counterlens.errors import CounterlensError, InputError, MissingExtra
+
+
+def open_pretrained(
+    spec: str, kind: str, *, what: str, option: str, instead: str, device: torch.device
+) -> tuple[Any, Any]:
+    """Processor and network of transformers, from a folder or by hub id; eval mode, frozen.
+
+    Args:
+        kind: the class that opens the network, such as AutoModelForMaskGeneration.
+        what: the network in a word, for messages.
+        option: the user's option that asked for it.
+        instead: what to do where it cannot be had.
+    """
+    try:
+        import transformers
+    except ImportError as error:
+        raise MissingExtra(
+            f"{option} needs transformers. Install it: pip install 'counterlens[diffusion]'."
+        ) from error
+    local = Path(spec).expanduser()
+    here = local.is_dir()
+    if not here and (spec.count("/") != 1 or spec.startswith((".", "/", "~"))):
+        raise InputError(
+            f"no {what} {spec!r}: expected a hub id OWNER/MODEL or a folder. {instead}"
+        )
+    where = str(local) if here else spec
+    with nullcontext() if here else fetching(spec, instead=instead):
+        try:
+            processor = transformers.AutoProcessor.from_pretrained(where)
+            net = getattr(transformers, kind).from_pretrained(where)
+        except (ValueError, OSError) as error:
+            if isinstance(error, OSError) and not here:
+                raise  # that it cannot be fetched is said above
+            reason = str(error).strip().splitlines()[0][:160]
+            raise InputError(f"{spec} is no {what} that can be opened: {reason}") from error
+    return processor, net.to(device).eval().requires_grad_(False)
 
 
 @contextmanager

@@ -6,17 +6,15 @@ Differs: nothing; the networks are those of transformers, one mask per picture.
 """
 
 from collections.abc import Callable
-from contextlib import nullcontext
-from pathlib import Path
 from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from counterlens.errors import InputError, MissingExtra
+from counterlens.errors import InputError
 from counterlens.images import to_pixels
-from counterlens.models.hub import fetching
+from counterlens.models.hub import open_pretrained
 from counterlens.types import Images
 
 Points = Int[Tensor, "b p 2"]
@@ -32,30 +30,12 @@ _INSTEAD = (
 
 def load_segmenter(spec: str, *, device: torch.device) -> Segment:
     """Open a segmenter of transformers; every point is on the thing."""
-    try:
-        import transformers
-    except ImportError as error:
-        raise MissingExtra(
-            "--mask sam:… needs transformers. Install it: pip install 'counterlens[diffusion]'."
-        ) from error
-    local = Path(spec).expanduser()
-    if not local.is_dir() and (spec.count("/") != 1 or spec.startswith((".", "/", "~"))):
-        raise InputError(
-            f"no segmenter {spec!r}: expected a folder or a hub id OWNER/MODEL. {_INSTEAD}"
-        )
-    where = str(local) if local.is_dir() else spec
-    with nullcontext() if local.is_dir() else fetching(spec, instead=_INSTEAD):
-        try:
-            processor = transformers.AutoProcessor.from_pretrained(where)
-            net = transformers.AutoModelForMaskGeneration.from_pretrained(where)
-        except (ValueError, OSError) as error:
-            if isinstance(error, OSError) and not local.is_dir():
-                raise  # that it cannot be fetched is said above
-            reason = str(error).strip().splitlines()[0][:160]
-            raise InputError(f"{spec} is no segmenter that can be opened: {reason}") from error
+    processor, net = open_pretrained(
+        spec, "AutoModelForMaskGeneration", what="segmenter", option="--mask sam:…",
+        instead=_INSTEAD, device=device,
+    )  # fmt: skip
     if net.config.model_type not in KINDS:
         raise InputError(f"{spec} is a {net.config.model_type}, expected {' or '.join(KINDS)}.")
-    net = net.to(device).eval().requires_grad_(False)
 
     def segment(x: Images, points: Points) -> Float[Tensor, "b 1 h w"]:
         pairs = zip(x, points, strict=True)

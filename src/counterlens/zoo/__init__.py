@@ -23,14 +23,12 @@ _PAIRS = Path(__file__).parent / "pairs"
 
 def names() -> list[str]:
     """Names of the shipped models."""
-    return sorted(path.parent.name for path in _WEIGHTS.glob("*/card.json"))
+    return _held(_WEIGHTS)
 
 
 def folder(name: str) -> Path:
     """The folder of a shipped model."""
-    if name not in names():
-        raise InputError(_unknown("zoo", name, names() + pairs()))
-    return _WEIGHTS / name
+    return _folder(_WEIGHTS, name, names() + pairs())
 
 
 def card(name: str) -> dict[str, Any]:
@@ -78,26 +76,34 @@ def sample_card(name: str) -> dict[str, Any]:
 
 def generators() -> list[str]:
     """Names of the shipped generators."""
-    return sorted(path.parent.name for path in _GENERATORS.glob("*/card.json"))
+    return _held(_GENERATORS)
 
 
 def generator(name: str) -> Path:
     """The folder of a shipped generator."""
-    if name not in generators():
-        raise InputError(_unknown("zoo", name, generators()))
-    return _GENERATORS / name
+    return _folder(_GENERATORS, name, generators())
 
 
 def pairs() -> list[str]:
     """Names of the shipped image–text pairs."""
-    return sorted(path.parent.name for path in _PAIRS.glob("*/card.json"))
+    return _held(_PAIRS)
 
 
 def pair(name: str) -> Path:
     """The folder of a shipped image–text pair."""
-    if name not in pairs():
-        raise InputError(_unknown("zoo", name, pairs()))
-    return _PAIRS / name
+    return _folder(_PAIRS, name, pairs())
+
+
+def _held(shelf: Path) -> list[str]:
+    """Names of the folders with a card."""
+    return sorted(path.parent.name for path in shelf.glob("*/card.json"))
+
+
+def _folder(shelf: Path, name: str, known: list[str]) -> Path:
+    """A folder by its name; otherwise a line that names what there is."""
+    if name not in _held(shelf):
+        raise InputError(_unknown("zoo", name, known))
+    return shelf / name
 
 
 def _unknown(scheme: str, name: str, known: list[str]) -> str:
