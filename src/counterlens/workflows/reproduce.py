@@ -5,7 +5,6 @@ Differs: our models are smaller, and the out-distribution pictures come from the
        80 million tiny images are withdrawn).
 """
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +35,7 @@ from counterlens.workflows.explain import ask, load_all
 from counterlens.workflows.explain_pixel import show_radius
 from counterlens.workflows.inputs import Pictures, open_pictures
 from counterlens.workflows.showing import Explanation, save, save_figure
+from counterlens.workflows.telling import Say, teller
 
 PANELS = 8
 DEFAULTS = ("zoo:cifar10-plain-small", "zoo:cifar10-ratio-small")
@@ -53,12 +53,7 @@ class Figures:
     count: int
     steps: int
     seed: int
-    quiet: bool
-
-    def say(self, line: str) -> None:
-        """A line to standard error."""
-        if not self.quiet:
-            print(line, file=sys.stderr, flush=True)
+    say: Say
 
     def search(
         self, model: Classifier, x: torch.Tensor, targets: list[list[int]], radii: Sequence[float]
@@ -108,7 +103,7 @@ def reproduce(
     run = Run.create(out or new_folder("reproduce", name), "reproduce", settings, resume=resume)
     run.note(model=", ".join(m.name for m in models), data=name_of(data), seed=seed)
     radii = tuple(radius) or default_radii("l2", models[0].preprocess.size)
-    job = Figures(run, models, inside, outside, radii, count, steps, seed, quiet)
+    job = Figures(run, models, inside, outside, radii, count, steps, seed, teller(quiet))
     run.write_table("counterfactuals", make(job))
     run.add_numbers({})
     render(run)

@@ -31,6 +31,7 @@ from counterlens.runs import Number, Run, new_folder, write_json
 from counterlens.workflows import bare, recipes
 from counterlens.workflows.diffusion_data import Pictures, gather, tokens
 from counterlens.workflows.pixels import default_cache
+from counterlens.workflows.telling import teller
 from counterlens.workflows.train import device_name
 
 Settings = Mapping[str, Any]
@@ -83,11 +84,7 @@ def train_clip(
     if not data:
         raise InputError("no data came, expected --data SPEC, e.g. pack:A.npz+B.npz.")
     where = pick_device(device)
-
-    def say(line: str) -> None:
-        if not quiet:
-            print(line, file=sys.stderr, flush=True)
-
+    say = teller(quiet)
     asked = {"recipe": settings, "data": list(data), "seed": seed}
     run = Run.create(out or new_folder("train", settings["name"]), "train", asked, resume=resume)
     pictures = gather(data, settings, cache=cache or default_cache())

@@ -54,7 +54,7 @@ from counterlens.workflows.diffusion_data import (
 )
 from counterlens.workflows.diffusion_quality import evaluate
 from counterlens.workflows.pixels import decoded, default_cache
-from counterlens.workflows.telling import Say, write_report
+from counterlens.workflows.telling import Say, teller, write_report
 from counterlens.workflows.train import device_name
 
 DEFAULTS: dict[str, Any] = {
@@ -124,9 +124,7 @@ def train_diffusion(
     if not data:
         raise InputError("no data came, expected --data SPEC, e.g. pack:A.npz+B.npz.")
     where = pick_device(device)
-    say: Say = (
-        (lambda line: None) if quiet else (lambda line: print(line, file=sys.stderr, flush=True))
-    )
+    say = teller(quiet)
     asked = {"recipe": settings, "data": list(data), "test": test, "judge": judge, "seed": seed}
     folder = out or new_folder("train", settings["name"])
     run = Run.create(folder, "train", asked, resume=resume)
