@@ -12,6 +12,7 @@ import pytest
 
 from counterlens.report import plots, render
 from counterlens.report.html import html
+from counterlens.report.svg import Frame, ticks
 from counterlens.report.worries import worries
 from counterlens.runs import Number, Run
 from counterlens.workflows.report import report
@@ -299,7 +300,7 @@ def test_each_rule_speaks_of_the_fabricated_audit(audited: Run) -> None:
 
 def test_ticks_are_round_and_inside() -> None:
     for low, high in ((0, 1), (0, 0.031), (-2, 3), (0.7, 0.71), (0, 4e4)):
-        found = plots.ticks(low, high)
+        found = ticks(low, high)
         assert 3 <= len(found) <= 8
         assert all(low - 1e-9 <= tick <= high + 1e-9 for tick in found)
         steps = {round(b - a, 9) for a, b in pairwise(found)}
@@ -310,7 +311,7 @@ def test_a_curve_puts_its_points_where_they_belong() -> None:
     svg = str(
         plots.curves([plots.Series("a", [(0, 0), (1, 1)])], title="t", x_label="x", y_label="y")
     )
-    frame = plots.Frame()
+    frame = Frame()
     marks = re.findall(r'<circle class="mark s0" cx="([\d.]+)" cy="([\d.]+)"', svg)
     assert [(float(x), float(y)) for x, y in marks] == [
         (frame.left, frame.height - frame.bottom),

@@ -6,77 +6,11 @@ Every drawing says in words what it shows, for readers who cannot see it.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
 
 from markupsafe import Markup, escape
 
-DASHES = ("", "7 4", "2 4", "9 3 2 3", "12 5", "4 2")
-
-
-@dataclass(frozen=True)
-class Frame:
-    """The plotting area and its scales."""
-
-    width: float = 400
-    height: float = 270
-    left: float = 58
-    right: float = 14
-    top: float = 12
-    bottom: float = 42
-    xs: tuple[float, float] = (0.0, 1.0)
-    ys: tuple[float, float] = (0.0, 1.0)
-
-    def x(self, value: float) -> float:
-        """Horizontal place of a value."""
-        low, high = self.xs
-        span = (high - low) or 1.0
-        return self.left + (value - low) / span * (self.width - self.left - self.right)
-
-    def y(self, value: float) -> float:
-        """Vertical place of a value."""
-        low, high = self.ys
-        span = (high - low) or 1.0
-        return (
-            self.height
-            - self.bottom
-            - (value - low) / span * (self.height - self.top - self.bottom)
-        )
-
-
-@dataclass(frozen=True)
-class Series:
-    """One line.
-
-    Args:
-        name: what the legend calls it.
-        points: (x, y) in the order of x.
-        bounds: (low, high) of each y, if known.
-        marked: which points get a marker; None marks all of a short line and none of a long one.
-        labels: a name for each point, shown where the pointer rests.
-    """
-
-    name: str
-    points: Sequence[tuple[float, float]]
-    bounds: Sequence[tuple[float, float]] = ()
-    marked: Sequence[bool] | None = None
-    labels: Sequence[str] = ()
-
-
-def ticks(low: float, high: float, wanted: int = 5) -> list[float]:
-    """Round values between low and high.
-
-    >>> ticks(0, 1), ticks(0, 0.13)
-    ([0.0, 0.2, 0.4, 0.6, 0.8, 1.0], [0.0, 0.05, 0.1])
-    """
-    if not high > low:
-        return [low]
-    raw = (high - low) / wanted
-    size = 10.0 ** math.floor(math.log10(raw))
-    step = next(size * m for m in (1, 2, 2.5, 5, 10) if size * m >= raw * 0.999)
-    first = math.ceil(low / step - 1e-9)
-    last = math.floor(high / step + 1e-9)
-    return [round(i * step, 12) for i in range(first, last + 1)]
+from counterlens.report import svg
+from counterlens.report.svg import Frame, Series
 
 
 def curves(
@@ -101,12 +35,12 @@ def curves(
         xs=(min(0.0, *x_values, 0.0), max(x_values)) if x_values else (0.0, 1.0),
         ys=ys or _range(y_values),
     )
-    parts = [_axes(frame, x_label, y_label, percent=percent, x_percent=x_percent)]
+    parts = [svg.axes(frame, x_label, y_label, percent=percent, x_percent=x_percent)]
     for index, line in enumerate(series):
-        parts.append(_band(frame, line, index))
-        parts.append(_line(frame, line, index))
+        parts.append(svg.band(frame, line, index))
+        parts.append(svg.line(frame, line, index))
     names = ", ".join(s.name for s in series)
-    return _svg(frame, title, f"Lines for {names}. {x_label} against {y_label}.", parts)
+    return svg.drawing(frame, title, f"Lines for {names}. {x_label} against {y_label}.", parts)
 
 
 def sizes(series: Sequence[Series], *, title: str, y_label: str, percent: bool = True) -> Markup:
@@ -118,19 +52,19 @@ def sizes(series: Sequence[Series], *, title: str, y_label: str, percent: bool =
     room = 0.08 * (high - low) or 0.05
     ys = max(0.0, low - room), min(1.0, high + room) if percent and high <= 1 else high + room
     frame = Frame(width=300, height=270, xs=xs, ys=ys)
-    parts = [_axes(frame, "Parameters", y_label, percent=percent, over=_decades(*xs))]
+    parts = [svg.axes(frame, "Parameters", y_label, percent=percent, over=_decades(*xs))]
     for index, line in enumerate(series):
         points = [(math.log10(x), y) for x, y in line.points]
         for (x, _), (lower, upper) in zip(points, line.bounds, strict=True):
             ends = [(frame.x(x), frame.y(lower)), (frame.x(x), frame.y(upper))]
-            parts.append(_path(ends, f"stem s{index % 6}"))
-        parts.append(_line(frame, Series(line.name, points, labels=line.labels), index))
+            parts.append(svg.path(ends, f"stem s{index % 6}"))
+        parts.append(svg.line(frame, Series(line.name, points, labels=line.labels), index))
     told = "; ".join(
-        f"{label}, {x / 1e6:.3g} million parameters: {_tick(y, percent)}"
+        f"{label}, {x / 1e6:.3g} million parameters: {svg.tick(y, percent)}"
         for line in series
         for label, (x, y) in zip(line.labels, line.points, strict=True)
     )
-    return _svg(frame, title, told, parts)
+    return svg.drawing(frame, title, told, parts)
 
 
 def _decades(low: float, high: float) -> list[tuple[float, str]]:
@@ -155,8 +89,8 @@ def reliability(rows: Sequence[Mapping[str, float]], *, title: str) -> Markup:
     """Accuracy per bin of confidence against the diagonal, with a count of images beneath."""
     frame = Frame(width=300, height=340, bottom=118)
     parts = [
-        _axes(frame, "", "Accuracy", percent=True, x_percent=True),
-        _path([(frame.x(0), frame.y(0)), (frame.x(1), frame.y(1))], "diagonal"),
+        svg.axes(frame, "", "Accuracy", percent=True, x_percent=True),
+        svg.path([(frame.x(0), frame.y(0)), (frame.x(1), frame.y(1))], "diagonal"),
     ]
     most = max((row["n"] for row in rows), default=1) or 1
     floor, reach = frame.height - 30, 40.0
@@ -164,15 +98,15 @@ def reliability(rows: Sequence[Mapping[str, float]], *, title: str) -> Markup:
         if not row["n"]:
             continue
         x, wide = frame.x(row["bin_low"]), frame.x(row["bin_high"]) - frame.x(row["bin_low"])
-        parts.append(_rect(x, frame.y(row["accuracy"]), wide, frame.y(0), "bar s0"))
+        parts.append(svg.rect(x, frame.y(row["accuracy"]), wide, frame.y(0), "bar s0"))
         high, low = sorted((frame.y(row["accuracy"]), frame.y(row["confidence"])))
         kind = "over" if row["confidence"] > row["accuracy"] else "under"
-        parts.append(_rect(x, high, wide, low, f"gap {kind}"))
-        parts.append(_rect(x, floor - reach * row["n"] / most, wide, floor, "count"))
+        parts.append(svg.rect(x, high, wide, low, f"gap {kind}"))
+        parts.append(svg.rect(x, floor - reach * row["n"] / most, wide, floor, "count"))
     parts += [
-        _text(frame.left, floor - reach - 10, "Images per bin", "small"),
-        _text((frame.x(0) + frame.x(1)) / 2, frame.height - 6, "Confidence", "label", "middle"),
-        _path([(frame.x(0), floor), (frame.x(1), floor)], "axis"),
+        svg.text(frame.left, floor - reach - 10, "Images per bin", "small"),
+        svg.text((frame.x(0) + frame.x(1)) / 2, frame.height - 6, "Confidence", "label", "middle"),
+        svg.path([(frame.x(0), floor), (frame.x(1), floor)], "axis"),
     ]
     worst = max(rows, key=lambda r: abs(r["accuracy"] - r["confidence"]) * r["n"], default=None)
     told = (
@@ -182,7 +116,7 @@ def reliability(rows: Sequence[Mapping[str, float]], *, title: str) -> Markup:
         if worst
         else "No images."
     )
-    return _svg(frame, title, told, parts)
+    return svg.drawing(frame, title, told, parts)
 
 
 def histogram(
@@ -200,23 +134,27 @@ def histogram(
     other = max((r["share"] for r in reference), default=0.0)
     top = min(max(own, other), 2 * own)
     frame = Frame(width=270, height=180, left=44, top=10, bottom=40, ys=(0.0, top * 1.05))
-    parts = [_axes(frame, "Confidence", "", percent=True, x_percent=True, wanted=3)]
+    parts = [svg.axes(frame, "Confidence", "", percent=True, x_percent=True, wanted=3)]
     for row in rows:
         left, right = frame.x(row["bin_low"]), frame.x(row["bin_high"])
-        parts.append(_rect(left, frame.y(row["share"]), right - left, frame.y(0), f"bar s{colour}"))
+        parts.append(
+            svg.rect(left, frame.y(row["share"]), right - left, frame.y(0), f"bar s{colour}")
+        )
     steps: list[tuple[float, float]] = []
     for row in reference:
         height = frame.y(min(row["share"], frame.ys[1]))
         steps += [(frame.x(row["bin_low"]), height), (frame.x(row["bin_high"]), height)]
     if steps:
         start, end = (steps[0][0], frame.y(0)), (steps[-1][0], frame.y(0))
-        parts.append(_path([start, *steps, end], "outline"))
+        parts.append(svg.path([start, *steps, end], "outline"))
     if other > 2 * own:
         tall = max(reference, key=lambda r: r["share"])
         left = frame.x(tall["bin_low"]) - 4
-        parts.append(_text(left, frame.top + 10, f"{_tick(other, True)} ↑", "tick", "end"))
+        parts.append(svg.text(left, frame.top + 10, f"{svg.tick(other, True)} ↑", "tick", "end"))
     high = sum(r["share"] for r in rows if r["bin_low"] >= 0.9 - 1e-9)
-    return _svg(frame, title, f"{100 * high:.1f} % of the images above confidence 90 %.", parts)
+    return svg.drawing(
+        frame, title, f"{100 * high:.1f} % of the images above confidence 90 %.", parts
+    )
 
 
 def dots(
@@ -235,19 +173,19 @@ def dots(
     frame = Frame(width=270, height=46 + 40 * len(rows), left=8, bottom=28, top=8, xs=xs)
     parts = []
     floor = frame.height - frame.bottom
-    for value in ticks(*xs, 4):
+    for value in svg.ticks(*xs, 4):
         x = frame.x(value)
-        parts.append(_path([(x, frame.top), (x, floor)], "grid"))
-        parts.append(_text(x, floor + 17, _tick(value, percent), "tick", "middle"))
+        parts.append(svg.path([(x, frame.top), (x, floor)], "grid"))
+        parts.append(svg.text(x, floor + 17, svg.tick(value, percent), "tick", "middle"))
     for index, (name, value, lower, upper, failing) in enumerate(rows):
         y = frame.top + 40 * index + 30
-        parts.append(_text(frame.left, y - 12, _short(name), "tick"))
+        parts.append(svg.text(frame.left, y - 12, _short(name), "tick"))
         if lower is not None and upper is not None:
-            parts.append(_path([(frame.x(lower), y), (frame.x(upper), y)], "whisker"))
+            parts.append(svg.path([(frame.x(lower), y), (frame.x(upper), y)], "whisker"))
         kind = "dot hollow" if failing else "dot"
         parts.append(f'<circle class="{kind}" cx="{frame.x(value):.1f}" cy="{y:.1f}" r="4.5"/>')
-    told = "; ".join(f"{name} {_tick(value, percent)}" for name, value, *_ in rows)
-    return _svg(frame, title, told, parts)
+    told = "; ".join(f"{name} {svg.tick(value, percent)}" for name, value, *_ in rows)
+    return svg.drawing(frame, title, told, parts)
 
 
 def _short(name: str, most: int = 40) -> str:
@@ -294,9 +232,10 @@ def share_bar(value: float, most: float = 1.0) -> Markup:
 def swatch(index: int, kind: str = "line") -> Markup:
     """A sample of a series for the legend."""
     if kind == "line":
+        number = index % 6
         inner = (
-            f'<path class="line s{index % 6}" stroke-dasharray="{DASHES[index % 6]}" d="M1 7H27"/>'
-            f"{_marker(14, 7, index)}"
+            f'<path class="line s{number}" stroke-dasharray="{svg.DASHES[number]}" d="M1 7H27"/>'
+            f"{svg.marker(14, 7, index)}"
         )
     elif kind == "outline":
         inner = '<path class="outline" d="M3 13V4H25V13"/>'
@@ -316,105 +255,14 @@ def _range(values: Sequence[float]) -> tuple[float, float]:
     return low, high * 1.08 if high > low else low + 1.0
 
 
-def _axes(
-    frame: Frame,
-    x_label: str,
-    y_label: str,
-    *,
-    percent: bool,
-    x_percent: bool = False,
-    wanted: int = 5,
-    over: Sequence[tuple[float, str]] | None = None,
-) -> str:
-    parts = []
-    for value in ticks(*frame.ys, wanted):
-        y = frame.y(value)
-        parts.append(_path([(frame.x(frame.xs[0]), y), (frame.x(frame.xs[1]), y)], "grid"))
-        parts.append(_text(frame.left - 7, y + 4, _tick(value, percent), "tick", "end"))
-    for value, word in over or [(v, _tick(v, x_percent)) for v in ticks(*frame.xs, 5)]:
-        parts.append(_text(frame.x(value), frame.y(frame.ys[0]) + 17, word, "tick", "middle"))
-    base = frame.y(frame.ys[0])
-    parts.append(_path([(frame.x(frame.xs[0]), base), (frame.x(frame.xs[1]), base)], "axis"))
-    if x_label:
-        middle = (frame.left + frame.width - frame.right) / 2
-        parts.append(_text(middle, frame.height - 6, x_label, "label", "middle"))
-    if y_label:
-        middle = (frame.top + frame.y(frame.ys[0])) / 2
-        parts.append(
-            f'<text class="label" text-anchor="middle" transform="translate(13 {middle:.1f}) '
-            f'rotate(-90)">{escape(y_label)}</text>'
-        )
-    return "".join(parts)
-
-
-def _tick(value: float, percent: bool) -> str:
-    return f"{100 * value:.3g}%" if percent else f"{value:.3g}"
-
-
-def _band(frame: Frame, series: Series, index: int) -> str:
-    if len(series.bounds) != len(series.points) or len(series.points) < 2:
-        return ""
-    xs = [frame.x(x) for x, _ in series.points]
-    lower = [(x, frame.y(low)) for x, (low, _) in zip(xs, series.bounds, strict=True)]
-    upper = [(x, frame.y(high)) for x, (_, high) in zip(xs, series.bounds, strict=True)]
-    return _path([*upper, *reversed(lower)], f"band s{index % 6}", close=True)
-
-
-def _line(frame: Frame, series: Series, index: int) -> str:
-    points = [(frame.x(x), frame.y(y)) for x, y in series.points]
-    chosen = series.marked or [len(points) <= 25] * len(points)
-    marks = [point for point, wanted in zip(points, chosen, strict=True) if wanted]
-    ordered = all(a[0] <= b[0] for a, b in pairwise(points))
-    line = (
-        _path(points, f"line s{index % 6}", dash=DASHES[index % 6])
-        if ordered and len(points) > 1
-        else ""
-    )
-    if len(series.labels) == len(marks):
-        named = zip(marks, series.labels, strict=True)
-        return line + "".join(
-            f"<g><title>{escape(name)}</title>{_marker(x, y, index)}</g>" for (x, y), name in named
-        )
-    return line + "".join(_marker(x, y, index) for x, y in marks)
-
-
-def _marker(x: float, y: float, index: int) -> str:
-    kind, name = index % 4, f"mark s{index % 6}"
-    if kind == 0:
-        return f'<circle class="{name}" cx="{x:.1f}" cy="{y:.1f}" r="3.3"/>'
-    if kind == 1:
-        return f'<rect class="{name}" x="{x - 3:.1f}" y="{y - 3:.1f}" width="6" height="6"/>'
-    turn = 0 if kind == 2 else 180
-    return (
-        f'<path class="{name}" d="M0 -4.2L4 3.2H-4Z" '
-        f'transform="translate({x:.1f} {y:.1f}) rotate({turn})"/>'
-    )
-
-
-def _rect(x: float, top: float, width: float, floor: float, name: str) -> str:
-    return (
-        f'<rect class="{name}" x="{x + 0.75:.1f}" y="{top:.1f}" '
-        f'width="{max(width - 1.5, 0.5):.1f}" height="{max(floor - top, 0):.1f}"/>'
-    )
-
-
-def _path(
-    points: Sequence[tuple[float, float]], name: str, *, dash: str = "", close: bool = False
-) -> str:
-    steps = "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
-    dashed = f' stroke-dasharray="{dash}"' if dash else ""
-    return f'<path class="{name}" d="M{steps}{"Z" if close else ""}"{dashed}/>'
-
-
-def _text(x: float, y: float, text: str, name: str, anchor: str = "start") -> str:
-    return (
-        f'<text class="{name}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
-    )
-
-
-def _svg(frame: Frame, title: str, told: str, parts: Sequence[str]) -> Markup:
-    name = "plot narrow" if frame.width <= 300 else "plot"
-    return Markup(
-        f'<svg class="{name}" viewBox="0 0 {frame.width:g} {frame.height:g}" role="img" '
-        f'aria-label="{escape(title)}. {escape(told)}">{"".join(parts)}</svg>'
-    )
+__all__ = [
+    "Series",
+    "curves",
+    "dots",
+    "histogram",
+    "interval_bar",
+    "reliability",
+    "share_bar",
+    "sizes",
+    "swatch",
+]
