@@ -22,8 +22,8 @@ from counterlens.runs import Run
 from counterlens.types import Preprocess
 from counterlens.workflows import evaluate as workflow
 from counterlens.workflows.evaluate import ARMS, evaluate, searches, study_pairs
-from counterlens.workflows.evaluate_arms import metered
 from counterlens.workflows.evaluate_measure import mean_number
+from counterlens.workflows.metering import metered
 from diffusion_models import tiny_model
 
 pytest.importorskip("diffusers")

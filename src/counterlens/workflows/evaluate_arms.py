@@ -3,10 +3,9 @@
 Every batch is kept as soon as it is made, with its time and the passes through each network.
 """
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -34,6 +33,7 @@ from counterlens.types import Images, Labels
 from counterlens.workflows.explain_diffusion import plan
 from counterlens.workflows.generating import seed_of
 from counterlens.workflows.inputs import Pictures
+from counterlens.workflows.metering import metered
 from counterlens.workflows.telling import Say
 
 
@@ -312,42 +312,6 @@ def matched(net: Classifier, classes: Sequence[str], target: Labels) -> Labels:
     if missing:
         raise InputError(f"{net.name} has no class {missing[0]!r}, so it cannot take part.")
     return torch.tensor([places[k] for k in target.tolist()])
-
-
-@dataclass
-class Meter:
-    """Time and rows while something is made."""
-
-    began: float
-    rows: dict[str, int] = field(default_factory=dict)
-    seconds: float = 0.0
-
-    def elapsed(self) -> float:
-        """Seconds since the beginning, once the device is done."""
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
-        return time.perf_counter() - self.began
-
-
-@contextmanager
-def metered(networks: Mapping[str, nn.Module]) -> Iterator[Meter]:
-    """Count the rows that go forwards through networks; time stops at the end of the block."""
-    meter = Meter(time.perf_counter())
-
-    def count(name: str) -> Callable[[nn.Module, tuple[Any, ...]], None]:
-        def hook(module: nn.Module, given: tuple[Any, ...]) -> None:
-            if given and isinstance(given[0], Tensor):
-                meter.rows[name] = meter.rows.get(name, 0) + len(given[0])
-
-        return hook
-
-    handles = [net.register_forward_pre_hook(count(name)) for name, net in networks.items()]
-    try:
-        yield meter
-    finally:
-        for handle in handles:
-            handle.remove()
-        meter.seconds = meter.elapsed()
 
 
 def _networks(model: LatentDiffusion, nets: Sequence[Classifier]) -> dict[str, nn.Module]:
