@@ -12,11 +12,21 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from counterlens.cli import audits, cgn, curation, explanations, generating, training
+from counterlens.cli import audits, cgn, curation, explanations, figures, generating, training
 from counterlens.cli.shared import app
 from counterlens.errors import CounterlensError
 
-__all__ = ["app", "audits", "cgn", "curation", "explanations", "generating", "main", "training"]
+__all__ = [
+    "app",
+    "audits",
+    "cgn",
+    "curation",
+    "explanations",
+    "figures",
+    "generating",
+    "main",
+    "training",
+]
 
 
 @app.callback(invoke_without_command=True)
