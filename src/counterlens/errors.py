@@ -1,4 +1,4 @@
-"""Everything counterlens raises on purpose.
+"""Everything counterlens raises on purpose, and how it quotes what others raise.
 
 CounterlensError            base: one clear line for the user, exit code 2
 ├── InputError              something given does not fit: what came, what was expected, what to type
@@ -35,3 +35,13 @@ class DoctorRefused(CounterlensError):
 
 class TrainingFailed(CounterlensError):
     """Training stopped because a loss term was no longer finite."""
+
+
+def first_line(error: BaseException, most: int = 160) -> str:
+    """What an error says first, of at most so many characters; its kind where it says nothing.
+
+    >>> first_line(ValueError("the file ends early\\nin line 3")), first_line(EOFError())
+    ('the file ends early', 'EOFError')
+    """
+    lines = str(error).strip().splitlines()
+    return lines[0][:most] if lines else type(error).__name__

@@ -17,7 +17,7 @@ from jaxtyping import Float, Int64, Shaped, UInt8
 from PIL import Image, ImageOps
 from torch import Tensor
 
-from counterlens.errors import InputError
+from counterlens.errors import InputError, first_line
 from counterlens.runs import atomic
 from counterlens.types import Interpolation, Preprocess
 
@@ -149,7 +149,7 @@ def _decode(data: bytes, name: str) -> Image.Image:
     except Image.DecompressionBombError:
         raise InputError(f"{name} has more than {MAX_PIXELS:,} pixels. Resize it first.") from None
     except Exception as error:  # broken files make Pillow's readers raise almost anything
-        what = "is empty" if not data else f"is no whole picture ({_first_line(error)})"
+        what = "is empty" if not data else f"is no whole picture ({_told(error)})"
         raise InputError(
             f"{name} {what}. Expected JPEG, PNG, WebP, GIF, BMP, TIFF, PPM, JPEG 2000 or AVIF; "
             "replace or delete the file."
@@ -404,6 +404,6 @@ def _encode(pixels: Pixels, kind: str, **settings: bool | int) -> bytes:
     return out.getvalue()
 
 
-def _first_line(error: Exception) -> str:
-    text = str(error).splitlines()[0] if str(error) else type(error).__name__
-    return "format not known" if text.startswith("cannot identify") else text[:80]
+def _told(error: Exception) -> str:
+    text = first_line(error, 80)
+    return "format not known" if text.startswith("cannot identify") else text

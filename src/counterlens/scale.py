@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from counterlens.errors import InputError, MissingExtra
+from counterlens.errors import InputError, MissingExtra, first_line
 
 Columns = Mapping[str, np.ndarray]
 """A table: columns of equal length. Texts are object arrays."""
@@ -199,7 +199,7 @@ def _start(ray: Any, on: str) -> None:
             ray.shutdown()
             if not left:
                 raise InputError(
-                    f"Ray did not start ({str(error).splitlines()[0][:120]}). Is the machine "
+                    f"Ray did not start ({first_line(error, 120)}). Is the machine "
                     "busy, or the address wrong? --on here needs no Ray."
                 ) from error
     context = ray.data.DataContext.get_current()

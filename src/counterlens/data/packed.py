@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import Int64
 
 from counterlens.data.sets import check_range, fingerprint, unique
-from counterlens.errors import InputError
+from counterlens.errors import InputError, first_line
 from counterlens.images import ImageSet, Pixels, Planes, decode, decode_prepared, webp_bytes
 from counterlens.runs import atomic
 from counterlens.types import Preprocess
@@ -189,8 +189,7 @@ def load_npz(path: Path, *, leave: tuple[str, ...] = ("encoded",)) -> dict[str, 
             return {key: archive[key] for key in archive.files if key not in leave}
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, struct.error) as error:
         raise InputError(
-            f"{path} is not a whole .npz file ({str(error).splitlines()[0][:80]}). "
-            "Copy or download it again."
+            f"{path} is not a whole .npz file ({first_line(error, 80)}). Copy or download it again."
         ) from None
 
 

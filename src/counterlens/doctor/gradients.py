@@ -7,6 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from counterlens.doctor.finding import Finding
+from counterlens.errors import first_line
 from counterlens.types import Images, Logits, Scores
 
 STEP = 0.02
@@ -28,7 +29,7 @@ def gradients(forward: Callable[[Images], Logits], x: Images, *, steady: bool = 
     try:
         grad, spread = _margin_gradient(forward, x)
     except RuntimeError as error:
-        found = f"no gradient reaches the pixels ({str(error).splitlines()[0][:90]})."
+        found = f"no gradient reaches the pixels ({first_line(error, 90)})."
         return Finding(name, "fail", found, "high", _SHAPE)
     size = grad.flatten(1).norm(dim=1)
     broken = int((~torch.isfinite(size)).sum())

@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from counterlens.errors import InputError, MissingExtra
+from counterlens.errors import InputError, MissingExtra, first_line
 from counterlens.generators import schedule as schedules
 from counterlens.generators.schedule import Schedule
 from counterlens.runs import read_json, write_json
@@ -242,7 +242,7 @@ def _check_kind(index: Mapping[str, Any], where: str) -> None:
 
 
 def _unreachable(where: str, local: bool, error: Exception) -> str:
-    reason = str(error).strip().splitlines()[0][:200]
+    reason = first_line(error, 200)
     if local:
         return f"{where} cannot be opened as a diffusers folder: {reason}"
     return (

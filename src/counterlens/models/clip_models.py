@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from counterlens.classifier import Classifier
-from counterlens.errors import InputError, MissingExtra
+from counterlens.errors import InputError, MissingExtra, first_line
 from counterlens.label_spaces import CIFAR10
 from counterlens.label_spaces.imagenet import imagenet_names
 from counterlens.models.specs import ModelSpec, suggest
@@ -67,7 +67,7 @@ def load_clip(spec: ModelSpec) -> Classifier:
         model = open_clip.create_model(spec.name, pretrained=tag)
     except Exception as error:
         raise InputError(
-            f"{spec}: the weights {tag!r} cannot be had ({str(error).splitlines()[0][:160]}). "
+            f"{spec}: the weights {tag!r} cannot be had ({first_line(error)}). "
             "Offline, name a file: clip:ARCH@FILE."
         ) from error
     texts, classes, raw = words_of(wanted)

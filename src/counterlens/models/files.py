@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from counterlens.checks import check_logits
 from counterlens.classifier import Classifier, numbered, unwrap
-from counterlens.errors import CounterlensError, InputError
+from counterlens.errors import CounterlensError, InputError, first_line
 from counterlens.models.specs import ModelSpec, suggest
 from counterlens.types import Preprocess
 
@@ -102,7 +102,7 @@ def _probe(module: nn.Module, shape: tuple[int, int, int], source: str) -> Tenso
     except Exception as error:
         raise InputError(
             f"{source}: the module refuses images of shape {(2, *shape)} "
-            f"({type(error).__name__}: {str(error).splitlines()[0][:160] if str(error) else ''}). "
+            f"({type(error).__name__}: {first_line(error)}). "
             "Set module.input_size to what it takes."
         ) from error
     finally:

@@ -18,7 +18,7 @@ import torch
 
 from counterlens import images
 from counterlens.classifier import Classifier
-from counterlens.errors import CounterlensError, InputError, MissingExtra
+from counterlens.errors import CounterlensError, InputError, MissingExtra, first_line
 from counterlens.models import timm_models
 from counterlens.models.hub import fetching
 from counterlens.models.specs import ModelSpec
@@ -84,7 +84,7 @@ def _reading(spec: ModelSpec) -> Iterator[None]:
     except CounterlensError:
         raise
     except Exception as error:
-        first = str(error).strip().partition("\n")[0].partition(". ")[0][:200].rstrip(".")
+        first = first_line(error, 200).partition(". ")[0].rstrip(".")
         if "trust_remote_code" in str(error):
             raise InputError(
                 f"{spec} comes with code of its own, which was not run. Read it first; if you "

@@ -15,7 +15,7 @@ from urllib.request import getproxies
 
 import torch
 
-from counterlens.errors import CounterlensError, InputError, MissingExtra
+from counterlens.errors import CounterlensError, InputError, MissingExtra, first_line
 
 
 def open_pretrained(
@@ -49,8 +49,9 @@ def open_pretrained(
         except (ValueError, OSError) as error:
             if isinstance(error, OSError) and not here:
                 raise  # that it cannot be fetched is said above
-            reason = str(error).strip().splitlines()[0][:160]
-            raise InputError(f"{spec} is no {what} that can be opened: {reason}") from error
+            raise InputError(
+                f"{spec} is no {what} that can be opened: {first_line(error)}"
+            ) from error
     return processor, net.to(device).eval().requires_grad_(False)
 
 
@@ -66,7 +67,7 @@ def fetching(what: str, *, instead: str) -> Iterator[None]:
     except CounterlensError:
         raise
     except (OSError, urllib.error.URLError) as error:  # the hub's own errors are OSErrors
-        first = str(error).strip().partition("\n")[0].partition(". ")[0][:160].rstrip(".")
+        first = first_line(error).partition(". ")[0].rstrip(".")
         reason = "no network" if constants.HF_HUB_OFFLINE else f"{type(error).__name__}: {first}"
         raise InputError(
             f"{what} is neither in the local cache nor to be fetched ({reason}). {instead}"

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from counterlens.errors import InputError, MissingExtra
+from counterlens.errors import InputError, MissingExtra, first_line
 from counterlens.generators.cutouts import seen
 from counterlens.types import Images
 
@@ -34,7 +34,7 @@ def load_salient(path: str | Path) -> Salient:
         given = session.get_inputs()[0]
         side = int(given.shape[2])
     except Exception as error:
-        reason = str(error).strip().splitlines()[0][:160]
+        reason = first_line(error)
         raise InputError(f"{path} cannot be opened as a segmenter: {reason}") from error
     if len(given.shape) != 4 or given.shape[1] != 3:
         raise InputError(f"{path} takes {given.shape}, expected (batch, 3, side, side) as U²-Net.")

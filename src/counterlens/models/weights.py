@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from counterlens.classifier import Classifier
-from counterlens.errors import InputError
+from counterlens.errors import InputError, first_line
 from counterlens.models.parts import head_name
 
 State = dict[str, Tensor]
@@ -51,7 +51,7 @@ def read_state(path: Path, *, trust: bool = False) -> tuple[State, str | None]:
                 "trust the file, add --trust-remote-code."
             ) from error
         raise InputError(
-            f"{path} cannot be read as weights ({_first_line(error)}). "
+            f"{path} cannot be read as weights ({_told(error)}). "
             "It may be cut short: fetch it again."
         ) from error
     return find_state(stored, str(path))
@@ -65,7 +65,7 @@ def _read_safetensors(path: Path) -> State:
         return dict(load_file(path))
     except (SafetensorError, OSError, ValueError) as error:
         raise InputError(
-            f"{path} is no whole safetensors file ({_first_line(error)}). Fetch it again."
+            f"{path} is no whole safetensors file ({_told(error)}). Fetch it again."
         ) from error
 
 
@@ -173,6 +173,5 @@ def weights_hash(net: nn.Module) -> str:
     return digest.hexdigest()
 
 
-def _first_line(error: Exception) -> str:
-    first = str(error).strip().partition("\n")[0][:160].rstrip(". ")
-    return f"{type(error).__name__}: {first}"
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__}: {first_line(error).rstrip('. ')}"
