@@ -5,7 +5,7 @@ from typing import Any
 
 from counterlens.report import edited, features, generated
 from counterlens.report.blocks import Badge, Block, Gallery, Picture, Section, Slider, Strip
-from counterlens.report.parts import embed, number_matrix, plain_table
+from counterlens.report.parts import anchor, embed, number_matrix, plain_table
 from counterlens.runs import Run
 from counterlens.runs.keys import show, subject_words
 
@@ -73,10 +73,8 @@ def _strips(run: Run, rows: Sequence[Mapping[str, Any]]) -> list[Block]:
         sure = show(first.get("confidence"), "share")
         told = f"{name}: {first['predicted']} {sure}{known}{f', {model}' if model else ''}"
         towards = f"towards {target}" if "target" in first else target
-        anchor = (
-            f"strip-{number}-{len(pictures)}-{''.join(c if c.isalnum() else '-' for c in target)}"
-        )
-        strips.append(Strip(towards, told, pictures, anchor))
+        place = f"strip-{number}-{len(pictures)}-{anchor(target)}"
+        strips.append(Strip(towards, told, pictures, place))
         slider = _slider(run, part[-1]) if "after" in first else None
         strips += [slider] if slider else []
     return strips

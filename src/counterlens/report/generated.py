@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from counterlens.report.blocks import Badge, Block, Gallery, Picture, Section, Strip
-from counterlens.report.parts import embed, number_matrix, plain_table
+from counterlens.report.parts import anchor, embed, number_matrix, plain_table
 from counterlens.runs import Run
 from counterlens.runs.keys import Unit, show, show_interval
 
@@ -30,9 +30,9 @@ def _found(run: Run, rows: Sequence[Mapping[str, Any]]) -> Section:
             up, down = part[0]["up"], part[0]["down"]
             pictures = [p for row in part[:SHOWN] for p in _pair(run, row)]
             title = f"{word}: {up} raised, {down} lowered"
-            anchor = f"{way}-{''.join(c if c.isalnum() else '-' for c in word)}"
+            place = f"{way}-{anchor(word)}"
             told = f"{len(part)} images, none left out"
-            blocks.append(Strip(title, told, pictures, anchor))
+            blocks.append(Strip(title, told, pictures, place))
     means = {k: n for k, n in run.numbers.items() if k.rsplit(".", 1)[-1] in _MEANS}
     blocks += (
         number_matrix(means, "disagree", caption="Means over all images", subject="Raised") or ()
@@ -123,8 +123,8 @@ def _persistent(run: Run) -> list[Section]:
                     continue
                 pictures = [p for row in part[:SHOWN] for p in _pair(run, row)]
                 title = f"{word}: {part[0]['up']} raised, {part[0]['down']} lowered"
-                anchor = f"again-{way}-{''.join(c if c.isalnum() else '-' for c in word + other)}"
-                blocks.append(Strip(title, f"{len(part)} images", pictures, anchor))
+                place = f"again-{way}-{anchor(word + other)}"
+                blocks.append(Strip(title, f"{len(part)} images", pictures, place))
     blocks += number_matrix(run.numbers, "persist", caption="Means", subject="Raised") or ()
     hidden = (*_HIDDEN, "found")
     text = [{k: v for k, v in row.items() if k not in hidden} for row in rows]

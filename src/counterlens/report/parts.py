@@ -207,9 +207,17 @@ def galleries(run: Run, groups: Iterable[str], titles: Mapping[str, str]) -> lis
         if not found:
             continue
         note = f"The first {PICTURES} of {len(rows)}." if len(rows) > PICTURES else ""
-        name = "".join(c if c.isalnum() else "-" for c in group)
-        made.append(Gallery(titles.get(group, group), found, name, note))
+        made.append(Gallery(titles.get(group, group), found, anchor(group), note))
     return made
+
+
+def anchor(text: str) -> str:
+    """A text as the name of a place on the page.
+
+    >>> anchor("ood:textures, far")
+    'ood-textures--far'
+    """
+    return "".join(c if c.isalnum() else "-" for c in text)
 
 
 def embed(run: Run, name: object) -> tuple[str, bool] | None:
