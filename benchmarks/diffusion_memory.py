@@ -24,13 +24,13 @@ from typing import Any
 
 import torch
 
-from bench_diffusion import Arm, Bench
 from counterlens.ball import row_seeds
 from counterlens.generators.ascent import Inputs, Settings, Term, ascend
 from counterlens.generators.latent import LatentDiffusion
 from counterlens.generators.memory import CONTEXT, at_most, measure, parse_memory, steps_to_keep
 from counterlens.generators.meter import Live
 from counterlens.generators.recompute import Kept
+from diffusion_arms import Arm, Bench
 
 
 class Enough(Exception):
