@@ -116,6 +116,24 @@ def test_whatever_fails_is_left_to_the_first_use(
     ahead.settle()
 
 
+def test_a_proposal_goes_on_without_its_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    square = importlib.import_module("counterlens.search.square")
+    x, ball = torch.rand(4, 3, 8, 8, generator=torch.Generator().manual_seed(0)), Ball("l2", 0.5)
+    ask = functools.partial(square._propose_l2, x, x, ball, row_seeds(4, None), torch.arange(1, 5))
+    plain, asked = ask(0.8), []
+
+    def refuse(name: str) -> None:
+        asked.append(name)
+        raise RuntimeError("no compiler")
+
+    monkeypatch.setattr(square, "kernel", refuse)
+    monkeypatch.setattr(square, "can_fuse", lambda _: True)
+    monkeypatch.setattr(square, "_without_kernel", set())
+    assert torch.equal(ask(0.8), plain)
+    assert torch.equal(ask(0.8), plain)
+    assert asked == ["move_mass"]
+
+
 def check_orders() -> None:
     """Build ahead for an H200 without having one, then ask for what a search asks for."""
     import triton
@@ -152,6 +170,7 @@ def check_orders() -> None:
     _look(made._twin, x)
     square.can_fuse = lambda _: True
     square._propose_l2(x, x, ball, row_seeds(16, None), torch.arange(16), 0.8)
+    assert not square._without_kernel
     assert built() == before, built()
 
 

@@ -70,6 +70,7 @@ def compare_square() -> None:
         square.can_fuse = lambda device: True
         fused = square._propose_l2(x, best, ball, seeds, query, 0.8)
         square.can_fuse = lambda device: False
+        assert not square._without_kernel
         assert (plain - best).abs().max() > 1e-3
         torch.testing.assert_close(fused, plain, rtol=1e-5, atol=1e-6)
 
@@ -115,6 +116,7 @@ def test_a_proposal_in_one_pass_is_the_plain_one(monkeypatch: pytest.MonkeyPatch
     plain = square._propose_l2(x, best, ball, seeds, query, 0.8)
     parts = [part.cuda() for part in (x, best, seeds, query)]
     fused = square._propose_l2(parts[0], parts[1], ball, parts[2], parts[3], 0.8)
+    assert not square._without_kernel
     torch.testing.assert_close(fused.cpu(), plain, rtol=1e-4, atol=1e-5)
 
 

@@ -210,9 +210,11 @@ def _propose_l2(
 ) -> Images:
     """The l2 mass of two windows is moved into a new patch in the first of them."""
     channels, height, width = x.shape[1:]
-    if x.dtype == torch.float32 and height * width <= ONE_PASS and can_fuse(x.device):
-        return _in_one_pass(x, best, ball, seeds, i, share)
-
+    if x.dtype == torch.float32 and height * width <= ONE_PASS and _can_fuse(x.device):
+        try:
+            return _in_one_pass(x, best, ball, seeds, i, share)
+        except Exception:  # a kernel that cannot be built is no reason to stop
+            _without_kernel.add(x.device)
     level, drawn = _draw(x, seeds, i)
     side = _sizes("l2", height, width, share, x.device)[level]
     table = _patches(height, width, share, x.dtype, x.device)
@@ -233,6 +235,13 @@ def _propose_l2(
     new = new * (mass / (_channel_norm(new) + 1e-10))
     moved = torch.where(mask, new, torch.where(other, torch.zeros_like(delta), delta))
     return _to_radius(x, moved, ball)
+
+
+_without_kernel: set[torch.device] = set()
+
+
+def _can_fuse(device: torch.device) -> bool:
+    return can_fuse(device) and device not in _without_kernel
 
 
 def _in_one_pass(
