@@ -2,7 +2,7 @@
 
 Result: not run yet.
 Run: python benchmarks/cgn_study.py STAGE --mnist known:mnist@mnist.npz --vgg vgg16.ckpt
-     --textures pack:wildlife_textures.npz        (stages: speed, train, table, …, keep)
+     --textures pack:wildlife_textures.npz        (stages: speed, train, table, …, keep, figures)
 
 Every stage is resumable: repeat the command after a time limit. The sets of a stage run side by
 side as processes on one device, each set's seeds as one stack; output goes to RUNS/*.log.
@@ -14,10 +14,12 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 SETS = {"coloured": "0-9", "double-coloured": "0-2", "wildlife": "0-2"}
-PAPERS_WAY = ["--set", "edge=0", "--set", "border_start=false", "--set", "attempts=1"]
+PLAIN = {"plain": "edge=0", "edge": "edge=0.1"}  # the paper's way; the study's, with its edge loss
+GAN_EPOCHS = {"coloured": 11, "double-coloured": 13, "wildlife": 13}  # the paper: 40,000 updates
 BARS = {"coloured": 0.90, "double-coloured": 0.84, "wildlife": 0.76}
 
 
@@ -63,61 +65,87 @@ def last_line(log: Path) -> str:
     return lines[-1][:300] if lines else ""
 
 
-def train(given: argparse.Namespace, *, edge: bool = True) -> dict[Path, list[str]]:
-    """Generators of all sets; or, the papers' way, Coloured alone, once per seed."""
+def words(option: str, values: Iterable[object]) -> list[str]:
+    """An option that may be given several times."""
+    return [word for value in values for word in (option, str(value))]
+
+
+def train(given: argparse.Namespace) -> dict[Path, list[str]]:
+    """CGNs and GANs of all sets."""
     jobs = {}
     for which, seeds in given.sets.items():
-        if not edge and which != "coloured":
-            continue
-        changes = [word for one in given.changes for word in ("--set", one)]
-        changes += [] if edge else PAPERS_WAY
-        out = given.runs / (f"cgn-{which}" if edge else f"plain-{which}")
-        jobs[out] = command(
-            "cgn_train", which, out, given, "--vgg", given.vgg, "--seeds", seeds, *changes
-        )
-        if edge:
-            out = given.runs / f"gan-{which}"
-            jobs[out] = command("cgn_train", which, out, given, "--kind", "gan", "--seeds", "0-2")
+        out = given.runs / f"cgn-{which}"
+        more = ["--vgg", given.vgg, "--seeds", seeds, *words("--set", given.changes)]
+        jobs[out] = command("cgn_train", which, out, given, *more)
+        out = given.runs / f"gan-{which}"
+        changes = [f"epochs={GAN_EPOCHS[which]}", *given.gan_changes]
+        more = ["--kind", "gan", "--seeds", "0-2", *words("--set", changes)]
+        jobs[out] = command("cgn_train", which, out, given, *more)
+    return jobs
+
+
+def plain(given: argparse.Namespace) -> dict[Path, list[str]]:
+    """Coloured, one try a seed: without the edge loss, and with it as the study has it."""
+    jobs = {}
+    for name, edge in PLAIN.items():
+        out = given.runs / f"{name}-coloured"
+        changes = [*given.changes, edge, "border_start=false", "attempts=1"]
+        more = ["--vgg", given.vgg, "--seeds", given.plain_seeds, *words("--set", changes)]
+        jobs[out] = command("cgn_train", "coloured", out, given, *more)
     return jobs
 
 
 def table(given: argparse.Namespace) -> dict[Path, list[str]]:
     """Table 3 of each set, 50,000 counterfactuals."""
     jobs = {}
+    settings = ["--count", str(given.count), "--epochs", str(given.epochs)]
     for which in given.sets:
         out = given.runs / f"table-{which}"
-        sources = [
-            "--cgn",
-            str(given.runs / f"cgn-{which}"),
-            "--gan",
-            str(given.runs / f"gan-{which}"),
-        ]
+        sources = ["--cgn", given.runs / f"cgn-{which}", "--gan", given.runs / f"gan-{which}"]
         jobs[out] = command(
-            "cgn_evaluate", which, out, given, *sources, "--count", str(given.count)
-        )
-    without = given.runs / "plain-coloured"
-    if (
-        "coloured" in given.sets and (without / "DONE").exists()
-    ):  # intact masks against accuracy wants some that are not
-        out = given.runs / "table-plain-coloured"
-        jobs[out] = command(
-            "cgn_evaluate", "coloured", out, given, "--cgn", str(without), "--tsne", "0"
-        )
+            "cgn_evaluate", which, out, given, *map(str, sources), *settings, "--tsne",
+            str(given.tsne),
+        )  # fmt: skip
     return jobs
+
+
+def scatter(given: argparse.Namespace) -> dict[Path, list[str]]:
+    """Classifiers of the CGNs without new starts: intact masks against accuracy wants bad ones."""
+    out = given.runs / "table-plain-coloured"
+    sources = words("--cgn", (given.runs / f"{name}-coloured" for name in PLAIN))
+    settings = ["--count", given.count, "--epochs", given.epochs, "--tsne", 0, "--compared", 0]
+    return {out: command("cgn_evaluate", "coloured", out, given, *sources, *map(str, settings))}
 
 
 def ablation(given: argparse.Namespace) -> dict[Path, list[str]]:
     """Sizes × ratios with the first three seeds, and the combined arm with few originals."""
     jobs = {}
     for which in given.sets:
-        folder = given.runs / f"cgn-{which}"
-        sources = [word for i in range(3) for word in ("--cgn", str(folder / f"seed-{i}"))]
+        sources = words("--cgn", (given.runs / f"cgn-{which}" / f"seed-{i}" for i in range(3)))
+        sources += ["--epochs", str(given.epochs)]
+        out = given.runs / f"few-{which}"
+        few = ("--count", str(4 * given.count), "--originals", str(given.originals), "--tsne", "0")
+        jobs[out] = command("cgn_evaluate", which, out, given, *sources, *few)
         out = given.runs / f"sizes-{which}"
         jobs[out] = command("cgn_evaluate", which, out, given, *sources, "--sizes", given.sizes)
-        out = given.runs / f"few-{which}"
-        few = ("--count", "200000", "--originals", "2000", "--tsne", "0")
-        jobs[out] = command("cgn_evaluate", which, out, given, *sources, *few)
     return jobs
+
+
+def million(given: argparse.Namespace) -> dict[Path, list[str]]:
+    """A million counterfactuals of ratio 1, the first three seeds, for as many epochs as asked."""
+    jobs = {}
+    for which in given.sets:
+        sources = words("--cgn", (given.runs / f"cgn-{which}" / f"seed-{i}" for i in range(3)))
+        out = given.runs / f"million-{which}"
+        more = ["--sizes", given.most, "--ratios", "1", "--epochs", str(given.most_epochs)]
+        jobs[out] = command("cgn_evaluate", which, out, given, *sources, *more)
+    return jobs
+
+
+STAGES = {
+    "train": train, "plain": plain, "table": table, "scatter": scatter, "ablation": ablation,
+    "million": million,
+}  # fmt: skip
 
 
 def keep(given: argparse.Namespace) -> None:
@@ -128,7 +156,8 @@ def keep(given: argparse.Namespace) -> None:
             if (run / name).exists():
                 target.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(run / name, target / name)
-        weights = () if run.name.startswith("gan") else ("seed-0", "seed-1", "seed-2")
+        kinds = {"cgn": ("seed-0", "seed-1", "seed-2"), "plain": ("seed-0",), "edge": ("seed-0",)}
+        weights = kinds.get(run.name.split("-")[0], ())
         for name in ("tables", "images", *weights):
             if (run / name).is_dir():
                 wanted = shutil.ignore_patterns("round-*", "*.pdf")
@@ -147,51 +176,54 @@ def _rows(path: Path) -> list[dict[str, float]]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def main() -> int:
-    """One stage; 0 if all of it is done."""
+def asked() -> argparse.Namespace:
+    """What came on the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("stage", choices=("speed", "train", "plain", "table", "ablation", "keep"))
+    parser.add_argument("stage", choices=("speed", *STAGES, "keep", "figures"))
     parser.add_argument("--mnist", default="sample:mnist")
     parser.add_argument("--vgg", default="vgg16.ckpt")
     parser.add_argument("--textures")
     parser.add_argument("--sets", default=",".join(SETS), help="some of them, with commas")
+    parser.add_argument("--plain-seeds", default="0-4", help="of the trainings without new starts")
     parser.add_argument("--runs", type=Path, default=Path("runs/cgn"))
     parser.add_argument("--to", type=Path, default=Path("runs/kept"))
     parser.add_argument("--count", type=int, default=50_000)
-    parser.add_argument("--sizes", default="10000,100000,1000000")
+    parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--originals", type=int, default=2000)
+    parser.add_argument("--tsne", type=int, default=3840)
+    parser.add_argument("--sizes", default="10000,100000")
+    parser.add_argument("--most", default="1000000")
+    parser.add_argument("--most-epochs", type=int, default=2)
     parser.add_argument("--minutes", type=float, default=9.0)
     parser.add_argument("--steps", type=int, default=200, help="timed updates of a speed case")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--set", action="append", default=[], dest="changes", metavar="KEY=VALUE")
+    parser.add_argument("--gan-set", action="append", default=[], dest="gan_changes", metavar="K=V")
     given = parser.parse_args()
     wanted = given.sets.split(",")
     if unknown := [which for which in wanted if which not in SETS]:
         parser.error(f"--sets has {unknown[0]!r}, expected some of {','.join(SETS)}")
     given.sets = {which: seeds for which, seeds in SETS.items() if which in wanted}
+    return given
+
+
+def main() -> int:
+    """One stage; 0 if all of it is done."""
+    given = asked()
     given.runs.mkdir(parents=True, exist_ok=True)
     if given.stage == "speed":
         from cgn_speed import speed
 
         speed(given)
-        return 0
-    if given.stage == "keep":
+    elif given.stage == "keep":
         keep(given)
-        return 0
-    jobs = {
-        "train": lambda: train(given),
-        "plain": lambda: train(given, edge=False),
-        "table": lambda: table(given),
-        "ablation": lambda: ablation(given),
-    }[given.stage]()
-    if given.stage != "ablation":
-        return 0 if side_by_side(jobs, given.minutes) else 1
-    until = time.monotonic() + 60 * given.minutes
-    done = True
-    for which in given.sets:  # one set at a time: a million pictures of 12 classifiers are 37 GB
-        part = {out: words for out, words in jobs.items() if out.name.split("-", 1)[1] == which}
-        left = (until - time.monotonic()) / 60
-        done = left > 0.2 and side_by_side(part, left) and done
-    return 0 if done else 1
+    elif given.stage == "figures":
+        from cgn_pictures import draw
+
+        draw(given)
+    else:
+        return 0 if side_by_side(STAGES[given.stage](given), given.minutes) else 1
+    return 0
 
 
 if __name__ == "__main__":

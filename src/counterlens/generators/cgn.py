@@ -93,7 +93,7 @@ class Texture(nn.Module):
         """Textures, not yet shuffled."""
         x = self.start(inside).reshape(len(inside), -1, 8, 8)
         x = self.norm(self.last(self.up2(self.up1(x)))).tanh()
-        made: Tensor = x.view(len(x), self.stack, 3, SIDE, SIDE)
+        made: Tensor = x.reshape(len(x), self.stack, 3, SIDE, SIDE)
         return made
 
 
@@ -198,7 +198,7 @@ class DCGAN(nn.Module):
         """Pictures in [−1, 1] of classes y."""
         inside = torch.cat([u, self.classes(y)], 2).reshape(len(u), -1, 1, 1)
         made: Tensor = self.layers(inside)
-        return made.view(len(u), self.stack, 3, SIDE, SIDE)
+        return made.reshape(len(u), self.stack, 3, SIDE, SIDE)
 
 
 KINDS = ("cgn", "gan")
@@ -270,7 +270,7 @@ def load(source: str | Path) -> tuple[CGN | DCGAN, dict[str, Any]]:
         source: a folder that `save` wrote, or zoo:NAME.
     """
     text = str(source)
-    folder = zoo.generator(text.removeprefix("zoo:")) if text.startswith("zoo:") else Path(source)
+    folder = zoo.cgn(text.removeprefix("zoo:")) if text.startswith("zoo:") else Path(source)
     if not (folder / "card.json").is_file() or not (folder / "model.safetensors").is_file():
         raise InputError(
             f"{folder} holds no generator, expected card.json and model.safetensors: a folder "

@@ -25,6 +25,8 @@ Classes = Int[Tensor, "b s"]
 class LinearCritic(nn.Module):
     """Pixels and a class vector through four linear layers."""
 
+    alone = True  # a score depends on its own picture alone
+
     def __init__(self, stack: int = 1, *, width: int = 512) -> None:
         super().__init__()
         self.stack, self.width = stack, width
@@ -48,6 +50,8 @@ class LinearCritic(nn.Module):
 
 class ConvCritic(nn.Module):
     """The class as a fourth, constant plane; four convolutions, mean, 1×1 convolution."""
+
+    alone = False  # batch norm: on the other pictures as well
 
     def __init__(self, stack: int = 1, *, width: int = 32) -> None:
         super().__init__()

@@ -7,12 +7,12 @@ product for all networks, on the units that are made for products.
 Differs: of the two ways to order product and neighbourhood, the one that moves less is taken.
 """
 
-from functools import cache
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn import functional
 
 
 def conv(
@@ -26,13 +26,13 @@ def conv(
         turned = weight.view(stack, outside, inside, side, side).flip(3, 4).permute(0, 1, 3, 4, 2)
         flat = planes.reshape(stack, inside, -1)
         made = turned.reshape(stack, -1, inside) @ flat
-        grid = made.view(stack * outside, side, side, b, *x.shape[2:])
+        grid = made.reshape(stack * outside, side, side, b, *x.shape[2:])
         grown = [n + 2 * pad - side + 1 for n in x.shape[2:]]
         return _gathered(grid, grown, 1, side - 1 - pad).transpose(0, 1)
     columns = _around(planes, side, stride, pad)
     shape = columns.shape[3:]
     made = weight.view(stack, outside, -1) @ columns.reshape(stack, inside * side**2, -1)
-    return made.view(stack * outside, *shape).transpose(0, 1)
+    return made.reshape(stack * outside, *shape).transpose(0, 1)
 
 
 def transposed(
@@ -42,50 +42,75 @@ def transposed(
     inside, outside, side = len(weight) // stack, weight.shape[1], weight.shape[2]
     flat = x.transpose(0, 1).reshape(stack, inside, -1)
     made = weight.view(stack, inside, -1).transpose(1, 2) @ flat
-    grid = made.view(stack * outside, side, side, len(x), *x.shape[2:])
+    grid = made.reshape(stack * outside, side, side, len(x), *x.shape[2:])
     grown = [(n - 1) * stride + side - 2 * pad for n in x.shape[2:]]
     return _gathered(grid, grown, stride, pad).transpose(0, 1)
 
 
-def of_twice(weight: Float[Tensor, "o i 3 3"]) -> Float[Tensor, "o4 i 3 3"]:
+def of_twice(
+    weight: Float[Tensor, "o i 3 3"], taps: Float[Tensor, "9 36"]
+) -> Float[Tensor, "o4 i 3 3"]:
     """The filters on a picture that do what 3 × 3 ones do on it at twice the size.
 
     A pixel of the larger picture has one of four parities; the four filters follow each other, as
     `pixel_shuffle` wants them: conv(twice(x), W) = pixel_shuffle(conv(x, of_twice(W))).
     """
-    made = (weight.flatten(2) @ _taps(weight.device, weight.dtype)).view(*weight.shape[:2], 4, 3, 3)
+    made = (weight.flatten(2) @ taps).view(*weight.shape[:2], 4, 3, 3)
     return made.transpose(1, 2).reshape(-1, weight.shape[1], 3, 3)
 
 
-@cache
-def _taps(device: torch.device, dtype: torch.dtype) -> Float[Tensor, "9 36"]:
-    """Which taps at twice the size fall on which pixel; kept: no graph captures its making."""
+def taps() -> Float[Tensor, "9 36"]:
+    """Which taps at twice the size fall on which pixel."""
     one = [[[1.0, 0, 0], [0, 1, 1], [0, 0, 0]], [[0, 0, 0], [1, 1, 0], [0, 0, 1]]]
-    rows = torch.tensor(one, device=device, dtype=dtype)  # parity, pixel, tap
+    rows = torch.tensor(one)  # parity, pixel, tap
     return torch.einsum("pak,qbl->klpqab", rows, rows).reshape(9, 36)
 
 
 def around(x: Float[Tensor, "c b h w"], side: int, stride: int, pad: int) -> Tensor:
     """c × side × side × b × h′ × w′: what the filter's tap sees at each place, 0 outside."""
-    c, b, h, w = x.shape
-    wide = x.new_zeros(c, b, h + 2 * pad, w + 2 * pad)
-    wide[:, :, pad : pad + h, pad : pad + w] = x
-    high, long = ((n + 2 * pad - side) // stride + 1 for n in (h, w))
-    along = wide.stride()
-    steps = (along[0], along[2], 1, along[1], stride * along[2], stride)
-    return wide.as_strided((c, side, side, b, high, long), steps).contiguous()
+    wide = functional.pad(x, (pad, pad, pad, pad))
+    seen = wide.unfold(2, side, stride).unfold(3, side, stride)
+    return seen.permute(0, 4, 5, 1, 2, 3).contiguous()
 
 
 def gathered(grid: Tensor, size: list[int], stride: int, pad: int) -> Float[Tensor, "c b h w"]:
     """The adjoint of `around`: every value added where its tap saw, in float32."""
     c, side, _, b, high, long = grid.shape
     kind = torch.promote_types(grid.dtype, torch.float32)
-    wide = grid.new_zeros(c, b, size[0] + 2 * pad, size[1] + 2 * pad, dtype=kind)
-    for k in range(side):
-        rows = slice(k, k + stride * (high - 1) + 1, stride)
-        for m in range(side):
-            wide[:, :, rows, m : m + stride * (long - 1) + 1 : stride] += grid[:, k, m]
+    if torch.compiler.is_compiling() and side % stride == 0:
+        wide = _sums(grid.to(kind), stride)
+        rest = [n + 2 * pad - have for n, have in zip(size, wide.shape[2:], strict=True)]
+        wide = functional.pad(wide, (0, rest[1], 0, rest[0]))
+    else:
+        wide = grid.new_zeros(c, b, size[0] + 2 * pad, size[1] + 2 * pad, dtype=kind)
+        for k in range(side):
+            rows = slice(k, k + stride * (high - 1) + 1, stride)
+            for m in range(side):
+                wide[:, :, rows, m : m + stride * (long - 1) + 1 : stride] += grid[:, k, m]
     return wide[:, :, pad : pad + size[0], pad : pad + size[1]].to(grid.dtype)
+
+
+def _sums(grid: Tensor, stride: int) -> Float[Tensor, "c b h w"]:
+    """The same as sums without a place written twice, which a compiler makes one kernel of."""
+    c, side, _, b, high, long = grid.shape
+    each = side // stride
+    parts = []
+    for p in range(stride):
+        for q in range(stride):
+            terms = [
+                functional.pad(
+                    grid[:, stride * k + p, stride * m + q],
+                    (m, each - 1 - m, k, each - 1 - k),
+                )
+                for k in range(each)
+                for m in range(each)
+            ]
+            parts.append(sum(terms[1:], terms[0]))
+    if stride == 1:
+        return parts[0]
+    h, w = high + each - 1, long + each - 1
+    laid = torch.stack(parts, 4).reshape(c, b, h, w, stride, stride).transpose(3, 4)
+    return laid.reshape(c, b, h * stride, w * stride)
 
 
 class _Around(torch.autograd.Function):

@@ -8,7 +8,7 @@ libraries have fast matrix products for batches, but not always fast grouped con
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from jaxtyping import Float, Int
@@ -64,6 +64,11 @@ class StackConv(nn.Conv2d):
     form: Form = "grouped"
     dtype = torch.float32
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.register_buffer("taps", patches.taps(), persistent=False)
+        self.taps: Tensor
+
     def forward(self, input: Float[Tensor, "b _ h w"]) -> Float[Tensor, "b _ _ _"]:
         """The convolution."""
         if not self._own_way():
@@ -81,7 +86,7 @@ class StackConv(nn.Conv2d):
     def twice(self, x: Float[Tensor, "b _ h w"]) -> Float[Tensor, "b _ _ _"]:
         """The convolution of the picture at twice its size, nearest neighbour."""
         if self._own_way() and self.form == "matmul":
-            weight = patches.of_twice(self.weight).to(self.dtype)
+            weight = patches.of_twice(self.weight, self.taps).to(self.dtype)
             made = patches.conv(x.to(self.dtype), weight, self.groups, 1, 1)
             return functional.pixel_shuffle(made.to(x.dtype), 2)
         return self(functional.interpolate(x, scale_factor=2.0, mode="nearest"))  # type: ignore[no-any-return]

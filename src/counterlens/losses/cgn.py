@@ -24,6 +24,7 @@ from counterlens.models.vgg import VGG16
 STYLE_SCALE = 5000.0
 BORDER = 3
 Scores2 = Float[Tensor, "b s"]
+Terms = Callable[[nn.Module, Batch], dict[str, Tensor]]
 
 
 def least_squares(scores: Scores2, wanted: float) -> Float[Tensor, ""]:
@@ -52,8 +53,20 @@ def gram(x: Float[Tensor, "b d h w"]) -> Float[Tensor, "b d d"]:
     return flat @ flat.transpose(1, 2) / flat[0].numel()
 
 
+def grams(
+    x: Float[Tensor, "b 3 h w"], features: VGG16, weights: Sequence[float]
+) -> list[Float[Tensor, "b _ _"]]:
+    """Gram matrices of the taps whose weight is not 0, in float32."""
+    wanted = tuple(w != 0 for w in weights)
+    return [gram(tap.float()) for tap in features(x, wanted)]
+
+
 def style_loss(
-    made: Fills, real: Fills, features: VGG16, weights: Sequence[float]
+    made: Fills,
+    real: Fills,
+    features: VGG16,
+    weights: Sequence[float],
+    known: Sequence[Float[Tensor, "b _ _"]] | None = None,
 ) -> Float[Tensor, ""]:
     """Distance of the Gram matrices of made and real pictures, row by row.
 
@@ -63,13 +76,14 @@ def style_loss(
         made, real: pictures in [−1, 1], fed to VGG-16 as they are; the pairs are arbitrary.
         features: in any precision; its taps are compared in float32.
         weights: one per tap; a tap of weight 0 is not computed.
+        known: what `grams` says of the real pictures, where that is kept.
     """
-    wanted = tuple(w != 0 for w in weights)
-    with torch.no_grad():
-        targets = [gram(tap.float()) for tap in features(real.flatten(0, 1), wanted)]
-    found = [gram(tap.float()) for tap in features(made.flatten(0, 1), wanted)]
+    if known is None:
+        with torch.no_grad():
+            known = grams(real.flatten(0, 1), features, weights)
+    found = grams(made.flatten(0, 1), features, weights)
     total = made.new_zeros(())
-    for weight, one, other in zip((w for w in weights if w), found, targets, strict=True):
+    for weight, one, other in zip((w for w in weights if w), found, known, strict=True):
         total = total + STYLE_SCALE * weight**2 * (one - other).abs().mean()
     return total * made.shape[1]
 
@@ -114,6 +128,8 @@ class Game:
         style: weights of the taps.
         entropy, edge: weights of the terms.
         edge_form: "study" (its formula) or "code" (its program).
+        known: Gram matrices of all pictures of the data, which never change, where they are kept.
+        quick: makes the same of a function, only quicker.
         made: the last pictures of the generator, from which the critic then learns.
     """
 
@@ -123,22 +139,22 @@ class Game:
     entropy: float
     edge: float
     edge_form: str = "study"
+    known: Sequence[Float[Tensor, "n _ _"]] | None = None
+    quick: Callable[[Terms], Terms] = field(default=lambda terms: terms)
     made: Tensor | None = field(default=None)
 
     def __post_init__(self) -> None:
         if self.edge_form not in EDGES:
             raise InputError(f"edge_form is {self.edge_form!r}, expected study or code.")
 
-    def keep(self, x: Fills) -> None:
-        """Remember pictures in place: a captured graph writes to the same memory each time."""
-        if self.made is None:
-            self.made = torch.empty_like(x, requires_grad=False)
-        self.made.copy_(x.detach())
-
     def judge(self, x: Fills, batch: Batch) -> Scores2:
-        """The critic's scores, through which only the generator learns."""
-        with _still(self.critic):
-            scores: Scores2 = self.critic(x, batch["y"], batch["keep"][:2])
+        """The critic's scores of new pictures, which are kept for its own turn.
+
+        They are kept in place: a captured graph writes to the same memory each time.
+        """
+        assert self.made is not None
+        self.made.copy_(x.detach())
+        scores: Scores2 = self.critic(x, batch["y"], batch["keep"][:2])
         return scores
 
     def generator_terms(self, net: nn.Module, batch: Batch, step: int) -> dict[str, Tensor]:
@@ -146,51 +162,73 @@ class Game:
 
         Equation: cgn2021 (3)   L_GAN + λ₁ L_mask + L_style + λ₂ L_edge
         """
-        mask, front, behind = net(batch["u"], batch["y"], batch["places"])
-        x = compose(mask, front, behind)
-        self.keep(x)
-        terms = {
-            "fool": least_squares(self.judge(x, batch), 1.0),
-            "entropy": self.entropy * binary_entropy(mask),
-        }
-        if self.features is not None:
-            terms["style"] = style_loss(x, batch["x"], self.features, self.style)
-        if self.edge:
-            terms["edge"] = self.edge * EDGES[self.edge_form](mask)
-        return terms
-
-    def critic_terms(self, net: nn.Module, batch: Batch, step: int) -> dict[str, Tensor]:
-        """What the critic minimises, on the pictures the generator has just made.
-
-        Equation: lsgan2017 (9)   ½ (mean (D(x) − 1)² + mean D(x̂)²)
-        """
-        assert self.made is not None
-        keep = batch["keep"]
-        return {
-            "real": least_squares(net(batch["x"], batch["labels"], keep[2:4]), 1.0) / 2,
-            "fake": least_squares(net(self.made, batch["y"], keep[4:6]), 0.0) / 2,
-        }
+        return self._turn(self._generator, net, batch)
 
     def gan_terms(self, net: nn.Module, batch: Batch, step: int) -> dict[str, Tensor]:
         """What the baseline's generator minimises.
 
         Equation: dcgan2016 §3   mean −log σ(D(x̂))
         """
-        x = net(batch["u"], batch["y"])
-        self.keep(x)
-        return {"fool": _cross(self.judge(x, batch), 1.0)}
+        return self._turn(self._gan, net, batch)
+
+    def _turn(self, terms: Terms, net: nn.Module, batch: Batch) -> dict[str, Tensor]:
+        """The generator's turn: only it learns."""
+        if self.made is None:
+            self.made = torch.empty_like(batch["x"])
+        with still(self.critic):
+            return self.quick(terms)(net, batch)
+
+    def _generator(self, net: nn.Module, batch: Batch) -> dict[str, Tensor]:
+        mask, front, behind = net(batch["u"], batch["y"], batch["places"])
+        x = compose(mask, front, behind)
+        terms = {
+            "fool": least_squares(self.judge(x, batch), 1.0),
+            "entropy": self.entropy * binary_entropy(mask),
+        }
+        if self.features is not None:
+            known = None
+            if self.known is not None:
+                known = [one[batch["rows"].flatten()] for one in self.known]
+            terms["style"] = style_loss(x, batch["x"], self.features, self.style, known)
+        if self.edge:
+            terms["edge"] = self.edge * EDGES[self.edge_form](mask)
+        return terms
+
+    def _gan(self, net: nn.Module, batch: Batch) -> dict[str, Tensor]:
+        return {"fool": _cross(self.judge(net(batch["u"], batch["y"]), batch), 1.0)}
+
+    def critic_terms(self, net: nn.Module, batch: Batch, step: int) -> dict[str, Tensor]:
+        """What the critic minimises, on the pictures the generator has just made.
+
+        Equation: lsgan2017 (9)   ½ (mean (D(x) − 1)² + mean D(x̂)²)
+        """
+        return self.quick(self._critic)(net, batch)
+
+    def _critic(self, net: nn.Module, batch: Batch) -> dict[str, Tensor]:
+        real, fake = self.scores(net, batch)
+        return {"real": least_squares(real, 1.0) / 2, "fake": least_squares(fake, 0.0) / 2}
 
     def gan_critic_terms(self, net: nn.Module, batch: Batch, step: int) -> dict[str, Tensor]:
         """What the baseline's critic minimises.
 
         Equation: dcgan2016 §3   ½ (mean −log σ(D(x)) + mean −log(1 − σ(D(x̂))))
         """
+        return self.quick(self._gan_critic)(net, batch)
+
+    def _gan_critic(self, net: nn.Module, batch: Batch) -> dict[str, Tensor]:
+        real, fake = self.scores(net, batch)
+        return {"real": _cross(real, 1.0) / 2, "fake": _cross(fake, 0.0) / 2}
+
+    def scores(self, net: nn.Module, batch: Batch) -> tuple[Scores2, Scores2]:
+        """What the critic says of real and of made pictures; at once where that is the same."""
         assert self.made is not None
-        keep = batch["keep"]
-        return {
-            "real": _cross(net(batch["x"], batch["labels"], keep[2:4]), 1.0) / 2,
-            "fake": _cross(net(self.made, batch["y"], keep[4:6]), 0.0) / 2,
-        }
+        x, keep = batch["x"], batch["keep"][2:6]
+        if not getattr(self.critic, "alone", False):
+            real = net(x, batch["labels"], keep[:2])
+            return real, net(self.made, batch["y"], keep[2:])
+        kept = torch.cat([keep[:2], keep[2:]], 1)
+        both = net(torch.cat([x, self.made]), torch.cat([batch["labels"], batch["y"]]), kept)
+        return both[: len(x)], both[len(x) :]
 
 
 def _cross(scores: Scores2, wanted: float) -> Float[Tensor, ""]:
@@ -199,8 +237,8 @@ def _cross(scores: Scores2, wanted: float) -> Float[Tensor, ""]:
 
 
 @contextmanager
-def _still(net: nn.Module) -> Iterator[None]:
-    """Inside, nothing is recorded for the weights of a network."""
+def still(net: nn.Module) -> Iterator[None]:
+    """Inside, nothing is recorded for the weights of a network: it judges, but does not learn."""
     weights = [p for p in net.parameters() if p.requires_grad]
     for weight in weights:
         weight.requires_grad_(False)

@@ -4,11 +4,10 @@ Arms: the original data; a GAN's pictures; counterfactuals; the original with ei
 trained once per seed (generator and classifier), the last epoch counts, every result is kept.
 All networks that see equally many pictures are trained as one stack.
 
-Planned cost on one H200, before the first run: 50,000 pictures and 10 epochs are 7,810 updates,
-9 networks in one stack: about 1 ms each with graphs, 10 s; the combined arms twice that. A million
-pictures are 156,250 updates: 3 to 5 minutes for 12 networks.
+50,000 pictures and 10 epochs are 7,810 updates. On one H200 an update of 13 classifiers takes
+3.1 ms (`benchmarks/cgn_study.py speed`), so that the arms of ten CGNs take about a minute.
 
-Paper: Sauer and Geiger 2021 (cgn2021, Table 3); cgnstudy2022 (Table 3, figures 4, 6, 7 and 10).
+Paper: Sauer and Geiger 2021 (cgn2021, Table 3); cgnstudy2022 (Table 3, figures 3, 4, 7 and 10).
 Differs: CGNs trained from scratch, not picked by hand. `originals` limits how many originals the
        combined arms see: they are where the shortcut is learnt.
 """
@@ -87,6 +86,7 @@ def evaluate(
     ratios: Sequence[int] = (1, 5, 10, 20),
     seen: int = 10_000,
     tsne: int = 3840,
+    compared: int = 3,
     out: Path | None = None,
     resume: bool = False,
     seed: int = 0,
@@ -104,6 +104,8 @@ def evaluate(
         ratios: ratios of the ablation.
         seen: test pictures whose heat maps are compared with masks.
         tsne: pictures in each t-SNE panel; 0 for none.
+        compared: with how many of the CGNs, the first ones, the other arms are trained; every CGN
+            has a classifier of its counterfactuals.
     """
     say = teller(quiet)
     digits = open_digits(mnist)
@@ -118,7 +120,8 @@ def evaluate(
     asked = {
         "set": which, "cgns": list(cgns), "gans": list(gans), "mnist": mnist, "textures": textures,
         "count": count, "ratio": ratio, "originals": originals, "epochs": epochs,
-        "sizes": list(sizes), "ratios": list(ratios), "seen": seen, "tsne": tsne, "seed": seed,
+        "sizes": list(sizes), "ratios": list(ratios), "seen": seen, "tsne": tsne,
+        "compared": compared, "seed": seed,
     }  # fmt: skip
     folder = out or new_folder("cgn-evaluate", which)
     run = Run.create(folder, "cgn evaluate", asked, resume=resume)
@@ -134,7 +137,7 @@ def evaluate(
     if sizes:
         _ablate(run, makers["cgn"], asked_test, sizes, ratios, epochs, say)
     else:
-        pool, arms = _arms(train, makers, count, ratio, originals, where)
+        pool, arms = _arms(train, makers, count, ratio, originals, compared, where)
         trained = _train(run, pool, arms, epochs, say)
         rows = _measure(run, trained, pool, asked_test, makers["cgn"], seen, say)
         _numbers(run, rows, which, count, len(test))
@@ -171,6 +174,7 @@ def _arms(
     count: int,
     ratio: int,
     originals: int | None,
+    compared: int,
     device: torch.device,
 ) -> tuple[Pool, list[tuple[str, int, Tensor]]]:
     """All pictures on the device, and which of them each classifier learns from."""
@@ -180,15 +184,18 @@ def _arms(
     arms: list[tuple[str, int, Tensor]] = []
     start = len(train)
     for i in range(len(makers["cgn"])):
-        arms.append(("original", i, first))
+        if i < compared:
+            arms.append(("original", i, first))
         for kind in ("gan", "cgn"):
-            if i >= len(makers[kind]):
+            if i >= (len(makers["cgn"]) if kind == "cgn" else min(compared, len(makers["gan"]))):
                 continue
             x, y = make(makers[kind][i].net, count, ratio=ratio if kind == "cgn" else 1, seed=i)
             parts.append((x, y))
             rows = torch.arange(start, start + len(x))
             start += len(x)
-            arms += [(kind, i, rows), (f"original+{kind}", i, torch.cat([some, rows]))]
+            arms.append((kind, i, rows))
+            if i < compared:
+                arms.append((f"original+{kind}", i, torch.cat([some, rows])))
     return Pool(torch.cat([p[0] for p in parts]), torch.cat([p[1] for p in parts])), arms
 
 
@@ -315,7 +322,7 @@ def _figures(
     if tsne:
         x, y = make(makers[0].net, max(100, tsne // 100 * 100), seed=FRESH)
         panels = {}
-        for arm in ("original", "cgn"):
+        for arm in (arm for arm in ("original", "cgn") if arm in nets):
             panels[f"{arm}, test pictures"] = (
                 pooled(nets[arm], test.x[:tsne]),
                 test.y[:tsne].cpu(),
@@ -374,7 +381,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--gan", action="append", default=[], dest="gans")
     parser.add_argument("--mnist", default="sample:mnist")
     parser.add_argument("--textures")
-    for name, value in (("count", 50_000), ("ratio", 1), ("epochs", 10), ("seen", 10_000)):
+    for name, value in (("count", 50_000), ("ratio", 1), ("epochs", 10), ("seen", 10_000),
+                        ("compared", 3)):  # fmt: skip
         parser.add_argument(f"--{name}", type=int, default=value)
     parser.add_argument("--originals", type=int)
     parser.add_argument("--sizes", default="")

@@ -1,6 +1,6 @@
 """Figures of the CGN study: heat maps beside masks, features in the plane, masks and accuracy.
 
-Paper: cgnstudy2022, figures 4, 6, 7 and 10.
+Paper: cgnstudy2022, figures 3, 4, 7 and 10.
 Differs: the study's two t-SNE panels show the same test pictures (its "counterfactual" loader
        falls back to them); here the second one shows counterfactuals.
 """
@@ -52,7 +52,7 @@ def plane(features: Float[Tensor, "n d"], *, seed: int = 0) -> Float[Tensor, "n 
 def plane_figure(
     run: Run, panels: Mapping[str, tuple[Float[Tensor, "n d"], Int[Tensor, "n"]]], *, seed: int
 ) -> dict[str, Any]:
-    """One panel of t-SNE per name, coloured by digit (figure 6)."""
+    """One panel of t-SNE per name, coloured by digit (figure 3)."""
     high = -(-len(panels) // 2)
     figure = canvas(8, 4 * high)
     for i, (name, (features, labels)) in enumerate(panels.items(), 1):
@@ -75,7 +75,7 @@ def plane_figure(
 
 
 def mask_figure(run: Run, points: Sequence[tuple[int, float]]) -> dict[str, Any]:
-    """Intact masks of each CGN against the accuracy of its classifier (figure 7)."""
+    """Intact masks of each CGN against the accuracy of its classifier (beside figure 7)."""
     figure = canvas(4.4, 3.4)
     axes = figure.add_subplot()
     axes.scatter([p[0] for p in points], [100 * p[1] for p in points], s=22, alpha=0.7)

@@ -10,6 +10,7 @@ Differs: on a GPU the fixed VGG-16 works in bfloat16, all else in TF32; losses, 
        and weights are float32.
 """
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -22,12 +23,15 @@ from counterlens.fit import Player
 from counterlens.generators import cgn, critics
 from counterlens.generators.cgn import CGN, CLASSES, DCGAN, NOISE, PLACES
 from counterlens.generators.stacked import arrange, stacked
-from counterlens.losses.cgn import Game
+from counterlens.losses.cgn import Game, Terms, grams
+from counterlens.losses.inner import Batch
 from counterlens.models.vgg import VGG16
 from counterlens.workflows.cgn_masks import BORDER
 from counterlens.workflows.digit_stack import Shuffled, seeded, unit_range
 
 Settings = Mapping[str, Any]
+KEPT_GRAMS = 24 * 2**30  # bytes
+CHUNK = 2000
 PRECISIONS = ("auto", "fp32", "tf32", "mixed", "bf16")
 
 
@@ -95,18 +99,73 @@ def _border_colour(x: UInt8[Tensor, "n 3 32 32"]) -> Float[Tensor, "3"]:
     return part[:, :, edge].mean((0, 2))
 
 
+@torch.no_grad()
+def known_grams(
+    x: UInt8[Tensor, "n 3 32 32"], settings: Settings, features: VGG16 | None
+) -> list[Float[Tensor, "n _ _"]] | None:
+    """Gram matrices of all pictures, where the device has room; they never change."""
+    weights = tuple(settings["style"])
+    if features is None or not settings["keep_grams"]:
+        return None
+    first = grams(unit_range(x[:1]), features, weights)
+    size = len(x) * sum(one.numel() * one.element_size() for one in first)
+    if settings["keep_grams"] == "auto" and (not x.is_cuda or size > KEPT_GRAMS):
+        return None
+    made = [one.new_empty(len(x), *one.shape[1:]) for one in first]
+    for start in range(0, len(x), CHUNK):
+        rows = slice(start, start + CHUNK)
+        for whole, part in zip(made, grams(unit_range(x[rows]), features, weights), strict=True):
+            whole[rows] = part
+    return made
+
+
+def compiled(say: Callable[[str], None]) -> Callable[[Terms], Terms]:
+    """Compile each function once; one that cannot be compiled is used as it is, and that is said.
+
+    A compiler joins the many small steps between products into few kernels.
+    """
+    made: dict[Terms, Terms] = {}
+
+    def quick(terms: Terms) -> Terms:
+        if terms in made:
+            return made[terms]
+
+        def first(net: nn.Module, batch: Batch) -> dict[str, Tensor]:
+            fast: Terms = torch.compile(terms, dynamic=False)
+            began = time.monotonic()
+            try:
+                found = fast(net, batch)
+                made[terms] = fast
+                say(f"compiled in {time.monotonic() - began:.0f} s")
+            except Exception as error:  # whatever a compiler stumbles over
+                why = (str(error).strip() or type(error).__name__).splitlines()[0]
+                say(f"not compiled, a little slower: {why}")
+                made[terms] = terms
+                found = terms(net, batch)
+            return found
+
+        return first
+
+    return quick
+
+
 def team(
     kind: str,
     settings: Settings,
     net: CGN | DCGAN,
     critic: nn.Module,
     features: VGG16 | None,
+    *,
+    known: Sequence[Tensor] | None = None,
+    say: Callable[[str], None] = lambda line: None,
 ) -> list[Player]:
     """Both players with their losses and optimisers; the generator is the first."""
     game = Game(
         critic, features, tuple(settings["style"]), settings["entropy"], settings["edge"],
-        settings["edge_form"],
+        settings["edge_form"], known,
     )  # fmt: skip
+    if settings["compile"]:
+        game.quick = compiled(say)
     ours, theirs = (
         (game.generator_terms, game.critic_terms)
         if kind == "cgn"
@@ -140,6 +199,7 @@ def batches(
         keep = torch.rand(6, b, s, width, device=device, generator=generator) < critics.KEPT
         return {
             "x": pictures.view(b, s, *pictures.shape[1:]),
+            "rows": rows,
             "labels": y[rows],
             "u": torch.randn(b, s, NOISE, device=device, generator=generator),
             "y": (uniform[:, :, -1] * CLASSES).long().clamp_max(CLASSES - 1),

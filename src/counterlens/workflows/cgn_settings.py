@@ -29,6 +29,7 @@ COMMON: dict[str, Any] = {
     "epochs": 15, "batch": 16, "lr": 2e-4, "width": 32, "shuffle": "shift", "edge": 1.0,
     "edge_form": "study", "attempts": 6, "stack": 12, "reader_updates": 2000,
     "examined": 100, "graph": "auto", "form": "auto", "precision": "auto", "border_start": True,
+    "compile": False, "keep_grams": "auto", "together": 1, "minutes": 0.0,
 }  # fmt: skip
 GAN = {"critic": "linear", "critic_width": 512, "init": "normal", "gain": 0.02, "attempts": 1}
 
@@ -43,15 +44,24 @@ def defaults(which: str, kind: str) -> dict[str, Any]:
 
 
 def next_round(
-    rows: Sequence[Mapping[str, Any]], seeds: Sequence[int], attempts: int, stack: int
+    rows: Sequence[Mapping[str, Any]],
+    seeds: Sequence[int],
+    attempts: int,
+    stack: int,
+    together: int = 1,
 ) -> list[tuple[int, int]]:
     """Which (seed, attempt) to train next; a stack has room for several attempts of a seed.
+
+    Args:
+        together: tries of each seed in the first round, where a later one would take too long.
 
     >>> next_round([], [0, 1, 2], 6, 12)
     [(0, 0), (1, 0), (2, 0)]
     >>> done = [{"seed": s, "attempt": 0, "intact": 10 - s} for s in (0, 1)]
     >>> next_round(done, [0, 1], 3, 12)
     [(1, 1), (1, 2)]
+    >>> next_round([], [0, 1], 3, 12, together=2)
+    [(0, 0), (0, 1), (1, 0), (1, 1)]
     """
     tried = {seed: [row for row in rows if row["seed"] == seed] for seed in seeds}
     waiting = [
@@ -60,7 +70,7 @@ def next_round(
         if len(tried[seed]) < attempts and not any(row["intact"] == CLASSES for row in tried[seed])
     ]
     if not rows:
-        return [(seed, 0) for seed in waiting]
+        return [(seed, attempt) for seed in waiting for attempt in range(min(attempts, together))]
     copies = max(1, stack // max(1, len(waiting)))
     return [
         (seed, attempt)

@@ -58,6 +58,7 @@ class _Job:
     y: Tensor
     reader: DigitNet | None
     features: vgg.VGG16 | None
+    known: Sequence[Tensor] | None
     device: torch.device
     dtype: torch.dtype
     say: Say
@@ -118,9 +119,12 @@ def train_cgn(
             digits[0], folder=run.folder / "state" / "reader", device=where, say=say,
             updates=settings["reader_updates"], graph=where.type == "cuda",
         )  # fmt: skip
+    x = data.pixels().to(where)
+    if features:
+        features = features.to(where, fixed)
     job = _Job(
-        run, which, kind, settings, data, data.pixels().to(where), data.labels.to(where), reader,
-        features.to(where, fixed) if features else None, where, ours, say,
+        run, which, kind, settings, data, x, data.labels.to(where), reader, features,
+        players.known_grams(x, settings, features), where, ours, say,
     )  # fmt: skip
     run.write_table("independence", independence(variant(which, "test", digits, textures=textures)))
     say(f"{which}: {len(data)} pictures, seeds {chosen} on {device_name(where)}")
@@ -135,9 +139,16 @@ def _rounds(job: _Job, seeds: Sequence[int]) -> None:
     """Train all seeds, then those with a collapsed digit again, until none is left."""
     rows: list[dict[str, Any]] = job.run.table("attempts")
     number = max((row["round"] for row in rows), default=-1) + 1
+    began, settings = time.monotonic(), job.settings
     while True:
-        team = next_round(rows, seeds, job.settings["attempts"], job.settings["stack"])
+        team = next_round(
+            rows, seeds, settings["attempts"], settings["stack"], settings["together"]
+        )
         if not team:
+            return
+        spent = time.monotonic() - began
+        if rows and settings["minutes"] and 1.5 * spent > 60 * settings["minutes"]:
+            job.say(f"no further round: it would not end within {settings['minutes']} min.")
             return
         job.say(f"round {number + 1}: " + ", ".join(f"seed {s} try {a + 1}" for s, a in team))
         made = _round(job, number, team)
@@ -214,7 +225,7 @@ def _fit(
         return {"intact": intact.float().mean().item(), "whole": float((intact == 10).sum())}
 
     progress, _ = fit(
-        players.team(job.kind, settings, net, critic, job.features),
+        players.team(job.kind, settings, net, critic, job.features, known=job.known, say=job.say),
         players.batches(job.x, job.y, settings, order, generator),
         plan=plan,
         folder=job.run.folder / "state" / f"round-{number}",

@@ -16,7 +16,7 @@ from torch.nn.functional import cross_entropy
 
 from counterlens.errors import InputError
 from counterlens.fit import Plan, Player, fit
-from counterlens.generators.stacked import arrange, stacked, unstacked
+from counterlens.generators.stacked import stacked, unstacked
 from counterlens.losses.inner import Batch
 from counterlens.models.digit_net import DigitNet
 from counterlens.workflows.telling import Say
@@ -102,7 +102,6 @@ def train_stack(
     net = DigitNet(stack=stack)
     net.load_state_dict(stacked([seeded(DigitNet, seed) for seed in seeds]))
     net = net.to(device)
-    arrange(net, "matmul" if device.type == "cuda" else "grouped")
     table = torch.stack([rows.to(device) for rows in arms], 1)
     order = Shuffled(len(table), batch, stack, seeds[0], device)
 

@@ -4,6 +4,7 @@ weights/<name>/      card.json beside the weights
 audits/<name>.json   card of a model of the comparison whose weights are not shipped
 samples/<name>.npz   packed pictures, samples/<name>.json their card
 generators/<name>/   diffusers folders, card.json beside the weights
+cgns/<name>/         counterfactual generative networks of digits, card.json beside the weights
 pairs/<name>/        image–text pairs, card.json beside the weights: zoo:NAME[#CLASSES]
 """
 
@@ -18,6 +19,7 @@ _WEIGHTS = Path(__file__).parent / "weights"
 _AUDITS = Path(__file__).parent / "audits"
 _SAMPLES = Path(__file__).parent / "samples"
 _GENERATORS = Path(__file__).parent / "generators"
+_CGNS = Path(__file__).parent / "cgns"
 _PAIRS = Path(__file__).parent / "pairs"
 
 
@@ -41,6 +43,7 @@ def cards() -> list[dict[str, Any]]:
     """Cards of everything with weights: classifiers, image–text pairs, generators."""
     found = [folder(name) for name in names()]
     found += [pair(name) for name in pairs()] + [generator(name) for name in generators()]
+    found += [cgn(name) for name in cgns()]
     return [read_json(path / "card.json") for path in found]
 
 
@@ -84,6 +87,18 @@ def generator(name: str) -> Path:
     return _folder(_GENERATORS, name, generators())
 
 
+def cgns() -> list[str]:
+    """Names of the shipped counterfactual generative networks."""
+    return sorted(path.parent.name for path in _CGNS.glob("*/card.json"))
+
+
+def cgn(name: str) -> Path:
+    """The folder of a shipped counterfactual generative network."""
+    if name not in cgns():
+        raise InputError(_unknown("zoo", name, cgns()))
+    return _CGNS / name
+
+
 def pairs() -> list[str]:
     """Names of the shipped image–text pairs."""
     return _held(_PAIRS)
@@ -117,6 +132,8 @@ __all__ = [
     "audited",
     "card",
     "cards",
+    "cgn",
+    "cgns",
     "folder",
     "generator",
     "generators",

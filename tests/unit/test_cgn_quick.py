@@ -1,0 +1,153 @@
+"""What makes the training of CGNs quicker, and must change nothing.
+
+Oracles: the loops that the sums replace; real pictures sent through VGG-16 each time; critics that
+see real and made pictures apart; the same loss without a compiler.
+"""
+
+import itertools
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from counterlens import zoo
+from counterlens.errors import InputError
+from counterlens.generators import cgn, critics, patches
+from counterlens.generators.cgn import CGN
+from counterlens.losses.cgn import Game
+from counterlens.models.vgg import VGG16
+from counterlens.workflows import cgn_players as players
+from counterlens.workflows.cgn_settings import defaults
+from counterlens.workflows.digit_stack import Shuffled
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def narrow_vgg(rng: torch.Generator) -> VGG16:
+    widths = (3, 2, 2, 3, 3, 4, 4, 4, 5, 5, 5)
+    weights = [torch.randn(b, a, 3, 3, generator=rng) / 3 for a, b in itertools.pairwise(widths)]
+    return VGG16(weights, [torch.zeros(len(w)) for w in weights])
+
+
+def slopes(terms: dict[str, Tensor], net: nn.Module) -> list[Tensor]:
+    total = torch.stack(list(terms.values())).sum()
+    return list(torch.autograd.grad(total, list(net.parameters())))
+
+
+def drawn(kind: str, which: str, rng: torch.Generator) -> tuple[dict[str, object], Tensor, dict]:
+    settings = defaults(which, kind) | {"width": 4, "critic_width": 8, "form": "matmul"}
+    x = torch.randint(256, (40, 3, 32, 32), generator=rng).to(torch.uint8)
+    order = Shuffled(40, 8, 2, 0, x.device)
+    batch = players.batches(x, torch.arange(40) % 10, settings, order, rng)(0)
+    return settings, x, batch
+
+
+@pytest.mark.parametrize("side, stride, high, long", [(3, 1, 4, 5), (4, 2, 3, 5), (5, 1, 2, 6)])
+def test_sums_of_taps_are_the_loop_over_them(side, stride, high, long, rng):
+    grid = torch.randn(2, side, side, 3, high, long, generator=rng, dtype=torch.float64)
+    size = [(high - 1) * stride + side, (long - 1) * stride + side]
+    torch.testing.assert_close(
+        patches._sums(grid, stride), patches.gathered(grid, size, stride, 0), rtol=1e-12, atol=1e-12
+    )
+
+
+def test_kept_gram_matrices_are_those_of_the_batch(rng):
+    settings, x, batch = drawn("cgn", "coloured", rng)
+    features = narrow_vgg(rng)
+    assert players.known_grams(x, settings, features) is None  # by itself only on a GPU
+    known = players.known_grams(x, settings | {"keep_grams": True}, features)
+    net, critic = players.nets("cgn", settings, (0, 1), x)
+    found = []
+    for kept in (None, known):
+        game = Game(critic, features, tuple(settings["style"]), 0.1, 1.0, known=kept)
+        found.append(slopes(game.generator_terms(net, batch, 0), net))
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["linear", "conv"])
+def test_a_critic_sees_real_and_made_pictures_as_if_apart(kind, rng):
+    critic = critics.build(kind, 2, 8)
+    x, made = (torch.randn(4, 2, 3, 32, 32, generator=rng) for _ in range(2))
+    y, labels = (torch.randint(10, (4, 2), generator=rng) for _ in range(2))
+    keep = torch.rand(6, 4, 2, 8, generator=rng) < 0.6
+    game = Game(critic, None, (0.0,) * 4, 0.1, 1.0, made=made)
+    real, fake = game.scores(critic, {"x": x, "y": y, "labels": labels, "keep": keep})
+    torch.testing.assert_close(real, critic(x, labels, keep[2:4]), rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(fake, critic(made, y, keep[4:6]), rtol=1e-4, atol=1e-6)
+
+
+@pytest.fixture
+def traced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The compiler's reading of the program without its code, which takes minutes."""
+    whole = torch.compile
+    monkeypatch.setattr(
+        torch, "compile", lambda f, **k: whole(f, backend="aot_eager", fullgraph=True, **k)
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of the compiler about itself
+def test_compiled_critics_learn_the_same(traced, rng):
+    settings, x, batch = drawn("cgn", "wildlife", rng)
+    _, critic = players.nets("cgn", settings, (0, 1), x)
+    found, said = [], []
+    for quick in (None, players.compiled(said.append)):
+        game = Game(critic, None, (0.0,) * 4, 0.1, 1.0, made=batch["x"].flip(0).clone())
+        if quick is not None:
+            game.quick = quick
+        for _ in range(2):
+            found.append(slopes(game.critic_terms(critic, batch, 0), critic))
+    assert len(said) == 1 and said[0].startswith("compiled in")
+    for one, other in zip(found[1], found[3], strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("which", ["coloured", "wildlife"])
+def test_compiled_generators_learn_the_same(which, traced, rng):
+    settings, x, batch = drawn("cgn", which, rng)
+    net, critic = players.nets("cgn", settings, (0, 1), x)
+    found, said = [], []
+    for choice in (False, True):
+        player = players.team(
+            "cgn", settings | {"compile": choice}, net, critic, narrow_vgg(rng), say=said.append
+        )[0]
+        player.loss.__self__.features = None  # one VGG-16 for both would do as well
+        found.append(slopes(player.loss(net, batch, 0), net))
+    assert len(said) == 1 and said[0].startswith("compiled in")
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
+
+
+def test_what_cannot_be_compiled_is_used_as_it_is_and_said(monkeypatch):
+    def broken(terms: object, **settings: object) -> object:
+        def fail(*given: object) -> None:
+            raise RuntimeError("no such kernel\nat length")
+
+        return fail
+
+    monkeypatch.setattr(torch, "compile", broken)
+    said: list[str] = []
+    quick = players.compiled(said.append)
+
+    def terms(net: nn.Module, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        return {"one": batch["x"]}
+
+    for _ in range(2):
+        assert quick(terms)(nn.Identity(), {"x": torch.ones(1)})["one"].item() == 1
+    assert said == ["not compiled, a little slower: no such kernel"]
+
+
+def test_shipped_networks_are_loaded_by_name(tmp_path, monkeypatch):
+    monkeypatch.setattr(zoo, "_CGNS", tmp_path)
+    card = {"name": "coloured-mnist-cgn", "kind": "cgn", "set": "coloured", "options": {"width": 4}}
+    net = CGN(1, width=4).eval()
+    cgn.save(tmp_path / "coloured-mnist-cgn", net, card)
+    made, found = cgn.load("zoo:coloured-mnist-cgn")
+    assert found["name"] in [one["name"] for one in zoo.cards()] and isinstance(made, CGN)
+    torch.testing.assert_close(made.classes.weight, net.classes.weight, rtol=1e-3, atol=1e-3)
+    assert "coloured-mnist-cgn" not in zoo.generators()  # those make pictures from text
+    with pytest.raises(InputError, match="did you mean zoo:coloured-mnist-cgn"):
+        cgn.load("zoo:coloured-mnist-cg")
