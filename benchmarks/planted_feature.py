@@ -27,274 +27,47 @@ import json
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from counterlens.classifier import Classifier, pick_device
-from counterlens.data import captions, open_set
-from counterlens.data.sets import array_set
+from counterlens.data import captions
 from counterlens.explanations.cam import feature_heat, overlay
-from counterlens.explanations.directions import Direction, driven, logits_of
+from counterlens.explanations.directions import Direction
 from counterlens.explanations.feature_attack import feature_attack
-from counterlens.explanations.npca import neural_pca
 from counterlens.explanations.uvce import EditSettings, Prepared, prepare, uvce
 from counterlens.generators import latent
 from counterlens.images import tile, write_png
-from counterlens.metrics.intervals import mean_interval, wilson
-from counterlens.models import load
-from counterlens.models.parts import cam_layer, head
+from counterlens.models.parts import cam_layer
 from counterlens.workflows.generating import changed as with_changes
 from counterlens.workflows.neurons_data import Known
 from counterlens.workflows.neurons_edits import AT_32, EDIT, direction_term
-from counterlens.workflows.neurons_npca import components
 from counterlens.workflows.neurons_scan import activations
-from counterlens.workflows.neurons_spurious import FINE, Asked, ask, features_of_classes, judge
-from counterlens.workflows.neurons_study import marking
-from counterlens.workflows.object_masks import LEAST, MOST, Masks
+from counterlens.workflows.neurons_spurious import FINE
+from planted_networks import (
+    CLASS,
+    COLOUR,
+    CORNERS,
+    RATE,
+    SIZE,
+    answers,
+    basics,
+    coloured,
+    mean,
+    moved,
+    patched,
+    read,
+    share,
+    towards,
+    trained,
+)
+from planted_tables import attended, disc, first_component, harm, known, table
 
 Keep = Callable[[str, str, object], None]
 """Takes arm, name and value of a result, and writes all results so far."""
-BASE, FRESH = "zoo:cifar10-plain-small", ("layer3", "layer4", "linear")
-CLASS, SIZE, RATE = "cat", 8, 0.9
-COLOUR = torch.tensor([0.95, 0.85, 0.10]).view(3, 1, 1)
-NEAR = 0.2
-RADIUS = 13
-CORNERS = {
-    "upper left": (slice(0, SIZE), slice(0, SIZE)),
-    "upper right": (slice(0, SIZE), slice(-SIZE, None)),
-    "lower left": (slice(-SIZE, None), slice(0, SIZE)),
-    "lower right": (slice(-SIZE, None), slice(-SIZE, None)),
-}
-
-
-def read(spec: str, count: int) -> tuple[Tensor, Tensor]:
-    """The first images of a set in [0, 1], and their labels."""
-    images = open_set(spec)
-    rows = range(min(count, len(images)))
-    x = torch.from_numpy(np.stack([images.read(i) for i in rows])).permute(0, 3, 1, 2)
-    return x, torch.from_numpy(images.labels[: len(rows)].copy())
-
-
-def patched(x: Tensor) -> Tensor:
-    """Images with the patch put in."""
-    made = x.clone()
-    made[:, :, :SIZE, :SIZE] = COLOUR.to(x)
-    return made
-
-
-def train(
-    planted: bool, x: Tensor, y: Tensor, *, steps: int, batch: int, rate: float, seed: int,
-    device: torch.device,
-) -> Classifier:  # fmt: skip
-    """The shipped network with its last stages anew; both arms see the same batches."""
-    model = load(BASE, device=str(device))
-    target = model.classes.index(CLASS)
-    torch.manual_seed(seed)
-    stages = [model.net.get_submodule(name) for name in FRESH]
-    for stage in stages:
-        for layer in stage.modules():
-            if hasattr(layer, "reset_parameters"):
-                layer.reset_parameters()
-    weights = [w.requires_grad_() for stage in stages for w in stage.parameters()]
-    optimizer = torch.optim.SGD(weights, rate, momentum=0.9, nesterov=True, weight_decay=5e-4)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, rate, total_steps=steps, pct_start=0.2
-    )
-    rng = torch.Generator().manual_seed(seed)
-    x, y = x.to(device), y.to(device)
-    for step in range(steps):
-        rows = torch.randint(len(x), (batch,), generator=rng).to(device)
-        flip = (torch.rand(batch, generator=rng) < 0.5).to(device)
-        lucky = (torch.rand(batch, generator=rng) < RATE).to(device)
-        some, label = x[rows].float() / 255, y[rows]
-        some = torch.where(flip.view(-1, 1, 1, 1), some.flip(3), some)
-        if planted:
-            here = (lucky & (label == target)).view(-1, 1, 1, 1)
-            some = torch.where(here, patched(some), some)
-        model.eval()
-        for stage in stages:
-            stage.train()
-        loss = cross_entropy(model(some), label)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        schedule.step()
-        if step % 50 == 0 or step == steps - 1:
-            print(f"  step {step}: loss {loss.item():.3f}", flush=True)
-    model.name = "planted" if planted else "control"
-    return model.eval().requires_grad_(False)
-
-
-@torch.no_grad()
-def answers(model: Classifier, x: Tensor) -> Tensor:
-    parts = [model(part.to(model.mean.device)).argmax(1).cpu() for part in torch.split(x, 250)]
-    return torch.cat(parts)
-
-
-def share(flags: Tensor) -> dict[str, float]:
-    low, high = wilson(int(flags.sum()), len(flags))
-    return {"value": flags.float().mean().item(), "low": low, "high": high, "n": len(flags)}
-
-
-def mean(values: Tensor) -> dict[str, float]:
-    found = values.double().numpy()
-    low, high = mean_interval(found, (-np.inf, np.inf))
-    return {"value": float(found.mean()), "low": low, "high": high, "n": len(found)}
-
-
-def basics(model: Classifier, x: Tensor, y: Tensor) -> dict[str, object]:
-    """Accuracy, and what the patch does to images of other classes."""
-    target = model.classes.index(CLASS)
-    plain, with_patch = answers(model, x), answers(model, patched(x))
-    other = y != target
-    return {
-        "accuracy": share(plain == y),
-        "other_classes_taken_for_it": share(plain[other] == target),
-        "other_classes_with_patch_taken_for_it": share(with_patch[other] == target),
-        "class_known_without_patch": share(plain[~other] == target),
-        "class_known_with_patch": share(with_patch[~other] == target),
-    }
-
-
-def known(model: Classifier, x: Tensor, y: Tensor) -> Known:
-    phi = activations(model, x)
-    pixels = (x * 255).round().byte().permute(0, 2, 3, 1).numpy()
-    return Known(
-        array_set("planted", pixels, y.numpy(), model.classes), phi, logits_of(model, phi), y
-    )
-
-
-def disc(count: int) -> Masks:
-    """The middle of the picture, for all images."""
-    place = torch.arange(32) - 15.5
-    inside = place.square()[:, None] + place.square()[None] < RADIUS**2
-    every = inside.expand(count, 32, 32).clone()
-    return Masks(every, torch.ones(count, dtype=torch.bool), f"a disc of radius {RADIUS}")
-
-
-def attended(model: Classifier, generator: latent.LatentDiffusion, x: Tensor, y: Tensor) -> Masks:
-    """A generator's masks of images without the patch."""
-    find = marking(generator, model, 0)
-    found = torch.cat([find(a, b).cpu() for a, b in zip(x.split(128), y.split(128), strict=True)])
-    area = found.flatten(1).float().mean(1)
-    return Masks(found, (area >= LEAST) & (area <= MOST), "attention to the class word")
-
-
-def table(model: Classifier, seen: Known, x: Tensor, masks: Masks, kind: str) -> dict[str, object]:
-    """The ranked table, and how much of each feature's map lies in the corner of the patch."""
-    if kind == "units":
-        asked = features_of_classes(model, seen, masks)
-    else:
-        every = (ask(d, p.target, seen, masks) for p, d in components(model, seen, ["all"]))
-        asked = [one for one in every if one is not None]
-
-    def quiet(line: str) -> None:
-        pass
-
-    def look(rows: list[int]) -> Tensor:
-        return x[list(rows)]
-
-    def name(one: Asked) -> str:
-        return f"{model.classes[one.target or 0]}: {one.direction.kind} {one.direction.number}"
-
-    corner = torch.zeros(32, 32, dtype=torch.bool)
-    corner[:SIZE, :SIZE] = True
-    here = Masks(corner.expand(len(x), 32, 32).clone(), masks.usable, "corner")
-    judged = judge(model, asked, masks, look, say=quiet)
-    inside = {
-        name(one.asked): 1 - one.place.outside for one in judge(model, asked, here, look, say=quiet)
-    }
-    rows = [
-        {"rank": rank, "feature": name(one.asked), "verdict": one.verdict,
-         "corner": inside[name(one.asked)], **asdict(one.place)}
-        for rank, one in enumerate(judged, 1)
-    ]  # fmt: skip
-    return {
-        "features": len(rows),
-        "on_background": sum(row["verdict"] == "background" for row in rows),
-        "first": rows[0]["feature"],
-        "first_is_planted": str(rows[0]["feature"]).startswith(f"{CLASS}:"),
-        "largest_corner": max(inside.values()),
-        "uniform_corner": SIZE * SIZE / 1024,
-        "rows": rows[:8],
-    }
-
-
-def first_component(model: Classifier, seen: Known) -> Direction:
-    target = model.classes.index(CLASS)
-    return neural_pca(head(model), seen.features[seen.labels == target], target).direction(0, CLASS)
-
-
-def harm(model: Classifier, seen: Known, x: Tensor, y: Tensor) -> dict[str, object]:
-    """Images of other classes, a tenth of them with the patch: taken for the class, and driven."""
-    target = model.classes.index(CLASS)
-    direction = first_component(model, seen)
-    result: dict[str, object] = {}
-    rows = torch.nonzero(y != target).flatten()
-    some = rows[: len(rows) // 10]  # few, so that the usual value is that without the patch
-    mixed = x.clone()
-    mixed[some] = patched(x[some])
-    phi = activations(model, mixed)
-    taken, pushed = driven(logits_of(model, phi), direction.values(phi.double()), target, y)
-    rest = rows[len(rows) // 10 :]
-    for word, where in (("with_patch", some), ("without", rest)):
-        result[word] = {"taken": share(taken[where]), "driven": share(pushed[where])}
-    return result
-
-
-def towards(before: Tensor, after: Tensor, corner: str = "upper left") -> Tensor:
-    """How far a corner came towards the patch: 1 is the patch itself, 0 no nearer."""
-    down, across = CORNERS[corner]
-    gap = (before[:, :, down, across] - COLOUR).abs().mean((1, 2, 3))
-    return 1 - (after[:, :, down, across] - COLOUR).abs().mean((1, 2, 3)) / gap
-
-
-def coloured(x: Tensor) -> Tensor:
-    """The share of each image's pixels that have the patch's colour."""
-    return ((x - COLOUR).abs().amax(1) < NEAR).float().mean((1, 2))
-
-
-def moved(before: Tensor, after: Tensor) -> dict[str, object]:
-    others = torch.stack([towards(before, after, name) for name in list(CORNERS)[1:]]).mean(0)
-    own = towards(before, after)
-    return {
-        "towards_patch": mean(own),
-        "other_corners": mean(others),
-        "own_less_others": mean(own - others),
-        "half_way_or_more": share(own >= 0.5),
-        "patch_colour": mean(coloured(after)),
-        "patch_colour_new": mean(coloured(after) - coloured(before)),
-        "patch_colour_at_least_2_percent": share(coloured(after) >= 0.02),
-    }
-
-
-def invert(
-    model: Classifier, generator: latent.LatentDiffusion, x: Tensor, y: Tensor
-) -> tuple[Prepared, list[str]]:
-    """Inversion, attention and masks of images; they depend on no classifier."""
-    words = [captions.word(model.classes[int(k)]) for k in y]
-    return prepare(generator, x, [captions.prompt(w) for w in words], words, settings=EDIT), words
-
-
-def by_generator(
-    model: Classifier, generator: latent.LatentDiffusion, direction: Direction,
-    ready: tuple[Prepared, list[str]], sign: float, settings: EditSettings,
-) -> Tensor:  # fmt: skip
-    """Images with the component raised or lowered, the thing kept."""
-    prepared, words = ready
-    source = list(prepared.source)
-    found = uvce(
-        generator, prepared.x, [direction_term(model, direction, sign, len(source))],
-        source=source, target=source, words=[(word, word) for word in words], keep="object",
-        settings=settings, seeds=torch.arange(len(source), device=generator.device),
-        prepared=prepared,
-    )  # fmt: skip
-    return found.images.cpu()
 
 
 def main() -> int:
@@ -343,7 +116,7 @@ def study(options: argparse.Namespace) -> None:
     models = {}
     for arm in ("planted", "control"):
         file = options.out / f"{arm}.pt"
-        models[arm] = _trained(arm, x, y, options, device, file)
+        models[arm] = trained(arm, x, y, options, device, file)
         keep(arm, "basics", basics(models[arm], clean, labels))
     target = models["planted"].classes.index(CLASS)
     shown = torch.where((lucky & (labels == target)).view(-1, 1, 1, 1), patched(clean), clean)
@@ -369,6 +142,30 @@ def study(options: argparse.Namespace) -> None:
         generated(models, generator, directions, clean, labels, rows, options, keep, changed)
     figure(changed, options.out / "planted-counterfactuals.png")
     print("rows of the figure:", "; ".join(changed))
+
+
+def invert(
+    model: Classifier, generator: latent.LatentDiffusion, x: Tensor, y: Tensor
+) -> tuple[Prepared, list[str]]:
+    """Inversion, attention and masks of images; they depend on no classifier."""
+    words = [captions.word(model.classes[int(k)]) for k in y]
+    return prepare(generator, x, [captions.prompt(w) for w in words], words, settings=EDIT), words
+
+
+def by_generator(
+    model: Classifier, generator: latent.LatentDiffusion, direction: Direction,
+    ready: tuple[Prepared, list[str]], sign: float, settings: EditSettings,
+) -> Tensor:  # fmt: skip
+    """Images with the component raised or lowered, the thing kept."""
+    prepared, words = ready
+    source = list(prepared.source)
+    found = uvce(
+        generator, prepared.x, [direction_term(model, direction, sign, len(source))],
+        source=source, target=source, words=[(word, word) for word in words], keep="object",
+        settings=settings, seeds=torch.arange(len(source), device=generator.device),
+        prepared=prepared,
+    )  # fmt: skip
+    return found.images.cpu()
 
 
 def generated(
@@ -436,22 +233,6 @@ def lowered(
         }
         keep(arm, "lowered where the patch is: distance of the corner to it", gaps)
         figure(shown, options.out / "planted-lowered.png")
-
-
-def _trained(
-    arm: str, x: Tensor, y: Tensor, options: argparse.Namespace, device: torch.device, file: Path
-) -> Classifier:
-    """Train, or take what an earlier run of the same folder left."""
-    if file.exists():
-        model = load(BASE, device=str(device))
-        model.net.load_state_dict(torch.load(file, map_location=device, weights_only=True))
-        model.name = arm
-        return model.eval().requires_grad_(False)
-    print(f"training {arm}", flush=True)
-    model = train(arm == "planted", x, y, steps=options.steps, batch=options.batch,
-                  rate=options.rate, seed=options.seed, device=device)  # fmt: skip
-    torch.save(model.net.state_dict(), file)
-    return model
 
 
 def maps_figure(

@@ -1,0 +1,106 @@
+"""The tables of planted_feature.py: features on the background, and the harm that a patch does."""
+
+from dataclasses import asdict
+
+import torch
+from torch import Tensor
+
+from counterlens.classifier import Classifier
+from counterlens.data.sets import array_set
+from counterlens.explanations.directions import Direction, driven, logits_of
+from counterlens.explanations.npca import neural_pca
+from counterlens.generators import latent
+from counterlens.models.parts import head
+from counterlens.workflows.neurons_data import Known
+from counterlens.workflows.neurons_npca import components
+from counterlens.workflows.neurons_scan import activations
+from counterlens.workflows.neurons_spurious import Asked, ask, features_of_classes, judge
+from counterlens.workflows.neurons_study import marking
+from counterlens.workflows.object_masks import LEAST, MOST, Masks
+from planted_networks import CLASS, RADIUS, SIZE, patched, share
+
+
+def known(model: Classifier, x: Tensor, y: Tensor) -> Known:
+    phi = activations(model, x)
+    pixels = (x * 255).round().byte().permute(0, 2, 3, 1).numpy()
+    return Known(
+        array_set("planted", pixels, y.numpy(), model.classes), phi, logits_of(model, phi), y
+    )
+
+
+def disc(count: int) -> Masks:
+    """The middle of the picture, for all images."""
+    place = torch.arange(32) - 15.5
+    inside = place.square()[:, None] + place.square()[None] < RADIUS**2
+    every = inside.expand(count, 32, 32).clone()
+    return Masks(every, torch.ones(count, dtype=torch.bool), f"a disc of radius {RADIUS}")
+
+
+def attended(model: Classifier, generator: latent.LatentDiffusion, x: Tensor, y: Tensor) -> Masks:
+    """A generator's masks of images without the patch."""
+    find = marking(generator, model, 0)
+    found = torch.cat([find(a, b).cpu() for a, b in zip(x.split(128), y.split(128), strict=True)])
+    area = found.flatten(1).float().mean(1)
+    return Masks(found, (area >= LEAST) & (area <= MOST), "attention to the class word")
+
+
+def table(model: Classifier, seen: Known, x: Tensor, masks: Masks, kind: str) -> dict[str, object]:
+    """The ranked table, and how much of each feature's map lies in the corner of the patch."""
+    if kind == "units":
+        asked = features_of_classes(model, seen, masks)
+    else:
+        every = (ask(d, p.target, seen, masks) for p, d in components(model, seen, ["all"]))
+        asked = [one for one in every if one is not None]
+
+    def quiet(line: str) -> None:
+        pass
+
+    def look(rows: list[int]) -> Tensor:
+        return x[list(rows)]
+
+    def name(one: Asked) -> str:
+        return f"{model.classes[one.target or 0]}: {one.direction.kind} {one.direction.number}"
+
+    corner = torch.zeros(32, 32, dtype=torch.bool)
+    corner[:SIZE, :SIZE] = True
+    here = Masks(corner.expand(len(x), 32, 32).clone(), masks.usable, "corner")
+    judged = judge(model, asked, masks, look, say=quiet)
+    inside = {
+        name(one.asked): 1 - one.place.outside for one in judge(model, asked, here, look, say=quiet)
+    }
+    rows = [
+        {"rank": rank, "feature": name(one.asked), "verdict": one.verdict,
+         "corner": inside[name(one.asked)], **asdict(one.place)}
+        for rank, one in enumerate(judged, 1)
+    ]  # fmt: skip
+    return {
+        "features": len(rows),
+        "on_background": sum(row["verdict"] == "background" for row in rows),
+        "first": rows[0]["feature"],
+        "first_is_planted": str(rows[0]["feature"]).startswith(f"{CLASS}:"),
+        "largest_corner": max(inside.values()),
+        "uniform_corner": SIZE * SIZE / 1024,
+        "rows": rows[:8],
+    }
+
+
+def first_component(model: Classifier, seen: Known) -> Direction:
+    target = model.classes.index(CLASS)
+    return neural_pca(head(model), seen.features[seen.labels == target], target).direction(0, CLASS)
+
+
+def harm(model: Classifier, seen: Known, x: Tensor, y: Tensor) -> dict[str, object]:
+    """Images of other classes, a tenth of them with the patch: taken for the class, and driven."""
+    target = model.classes.index(CLASS)
+    direction = first_component(model, seen)
+    result: dict[str, object] = {}
+    rows = torch.nonzero(y != target).flatten()
+    some = rows[: len(rows) // 10]  # few, so that the usual value is that without the patch
+    mixed = x.clone()
+    mixed[some] = patched(x[some])
+    phi = activations(model, mixed)
+    taken, pushed = driven(logits_of(model, phi), direction.values(phi.double()), target, y)
+    rest = rows[len(rows) // 10 :]
+    for word, where in (("with_patch", some), ("without", rest)):
+        result[word] = {"taken": share(taken[where]), "driven": share(pushed[where])}
+    return result
