@@ -146,7 +146,7 @@ def _rounds(job: _Job, seeds: Sequence[int]) -> None:
         )
         if not team:
             return
-        spent = time.monotonic() - began
+        spent = time.monotonic() - began  # a round of fewer networks takes half of it at least
         if rows and settings["minutes"] and 1.5 * spent > 60 * settings["minutes"]:
             job.say(f"no further round: it would not end within {settings['minutes']} min.")
             return
