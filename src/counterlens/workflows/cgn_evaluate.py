@@ -278,10 +278,12 @@ def _share(right: Tensor) -> float:
 
 
 def _numbers(run: Run, rows: Sequence[Mapping[str, Any]], which: str, count: int, n: int) -> None:
-    """Medians over the seeds; the interval is that of the median seed's test pictures."""
+    """Medians over the seeds of all arms; the interval is that of the median's test pictures."""
     found = {}
+    common = {row["seed"] for row in rows if row["arm"] == "original"}
+    common = common or {row["seed"] for row in rows}
     for arm in ARMS:
-        here = [row for row in rows if row["arm"] == arm]
+        here = [row for row in rows if row["arm"] == arm and row["seed"] in common]
         if not here:
             continue
         for key in (
