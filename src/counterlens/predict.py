@@ -87,7 +87,8 @@ def predict(
     if not len(images):
         raise InputError(f"{images.name} holds no pictures.")
     if device is not None:
-        classifier.to(torch.device(device))
+        with torch.inference_mode(False):  # whoever takes gradients later needs ordinary weights
+            classifier.to(torch.device(device))
     place = classifier.mean.device
     size = batch_size(batch, classifier.preprocess, place, len(images))
     source = _Batches(images, classifier.preprocess, classifier.channels, size)
@@ -227,7 +228,8 @@ class Runner:
         self.classifier, self.place = classifier, place
         self.amp, self.size = amp and place.type == "cuda", size
         if place.type == "cuda":
-            classifier.to(memory_format=torch.channels_last)  # strides only, values stay
+            with torch.inference_mode(False):
+                classifier.to(memory_format=torch.channels_last)  # strides only, values stay
 
     def over(
         self, loader: DataLoader[_Loaded], images: ImageSet, broken: list[tuple[str, str]]

@@ -205,6 +205,22 @@ def test_the_classifier_is_left_in_the_mode_it_came_in(classifier):
     assert all(p.grad is None for p in classifier.parameters())
 
 
+@pytest.mark.parametrize("where", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_a_classifier_that_was_moved_here_can_still_be_differentiated(classifier, where):
+    modes, move = [], classifier.to
+
+    def moved(*args, **kwargs):
+        modes.append(torch.is_inference_mode_enabled())  # what it makes could have no gradient
+        return move(*args, **kwargs)
+
+    classifier.to = moved
+    predict(classifier, _set(4), workers=0, device=where, progress=False)
+    assert modes and not any(modes)
+    x = torch.rand(2, 3, 8, 8, device=where).to(memory_format=torch.channels_last).requires_grad_()
+    classifier(x).sum().backward()
+    assert x.grad is not None and x.grad.abs().sum() > 0
+
+
 def test_rows_that_are_not_finite_are_counted(classifier):
     with torch.no_grad():
         classifier.net.layer.weight.fill_(0)
