@@ -12,25 +12,23 @@ PyTorch's defaults for float32: convolutions may use TF32, matrix products may n
 With --cosine FOLDER: how well half precision keeps the gradient of the chain, per variable, on
 a trained generator (bar: a cosine of 0.99 with float32).
 
-Result (one H200, torch 2.11, results/diffusion_h200.json; two timed updates per arm, the quicker
-one; seconds per update and image, times as fast as the paper's form, most memory in tensors):
-    paper      1 image   4.17 s          22.9 GiB
-    eager-8    8 images  0.572 s   7.3   106.2 GiB   6 of 20 steps kept
-    replay-8   8 images  0.538 s   7.8    47.0 GiB   3 kept; recordings held 96.5 GiB
-    replay-4   4 images  0.556 s   7.5    42.0 GiB   9 kept; recordings held 103.7 GiB
-The claim holds; ten times was not reached. Contiguous layouts were quicker than channels-last for
-both networks (8 images, forward and backward: UNet 123 against 130 ms, decoder 218 against 280).
-Least cosine of half precision to float32 over 4 images of a trained generator at 32 pixels:
-bfloat16 0.9997, float16 0.99998, for z_T, C_t and null texts. Replayed against plain: 0.9999 or
-more. The arm compiled-replay-8 gave no result.
-    eager-16GB, replay-16GB: FAILED, out of memory with one image (14.34 GiB allowed).
-Why: the planner's count of what autograd saves tied graphs to themselves, so that each plan left a
-step and a decoded image behind, 4.9 GiB by count (diffusion_memory.py): two plans and the weights
-are 11.6, four 21.5; 14.2 and 22.0 were allocated. The peak of eager-8 holds one such plan.
-Changed since, and NOT measured on a GPU: planning leaves nothing behind, counts peaks, and has a
-level below "no step kept": every block computed twice. By count one image in 16 GB keeps 5 steps
-in 12.5 GiB.
-Run: .venv/bin/python benchmarks/bench_diffusion.py all --out sd.json     (all arms, --seconds 240)
+Result (one H200 without other processes, torch 2.11, results/diffusion_h200.json; two timed updates
+per arm, the quicker one; seconds per update and image, times as fast as the paper's form, most
+memory in tensors and reserved by the allocator):
+    paper        1 image   3.04 s           22.9 GiB   23.3
+    eager-8      8 images  0.551 s   5.5   101.2 GiB  101.7   6 of 20 steps kept
+    replay-8     8 images  0.531 s   5.7    32.2 GiB   93.9   4 kept
+    replay-4     4 images  0.545 s   5.6    17.3 GiB   85.1   10 kept
+    eager-16GB   1 image   2.68 s    1.1    11.3 GiB   11.4   4 kept, limit enforced
+    replay-16GB  1 image   0.971 s   3.1     5.8 GiB   10.8   2 kept, limit enforced
+The claim holds in batches; ten times was not reached, nor four times with 16 GB. Contiguous layouts
+were not slower than channels-last (8 images, forward and backward: UNet 127 against 129 ms, decoder
+217 against 280). Least cosine of half precision to float32 over 4 images of a trained generator at
+32 pixels: bfloat16 0.9996, float16 0.99997, for z_T, C_t and null texts. Replayed against plain:
+0.9999 or more. The arm compiled-replay-8 was not run. An earlier run on a machine shared in part
+had 4.17 s for the paper's form (7.8 times for replay-8) and ran out of memory with 16 GB, since
+planning left 4.9 GiB behind each time; that was mended.
+Run: .venv/bin/python benchmarks/bench_diffusion.py all --seconds 165 --out sd.json     (all arms)
      .venv/bin/python benchmarks/bench_diffusion.py [--arm paper] [--arm ours] [--batch 8]
      [--memory 16GB] [--replay] [--compile] [--tiny] [--cosine zoo:cifar10-diffusion]
 A line of JSON for each arm as it comes. --tiny shows on a CPU that everything runs.

@@ -10,8 +10,9 @@ Claim to be tested: in half precision one image fits 16 GB, with room to keep so
 Result (counted, in GiB; one image, bfloat16, 16 cut-outs, efficientnet_b0): weights 1.77; a step
     keeps 1.44 and takes 1.49 at most; a decoded image with its cut-outs keeps 3.48 and takes 3.49.
     A whole update takes 2.83 with every block computed twice, 5.27 with no step kept, and 12.49
-    with the 5 steps that the plan for 16 GB keeps; the allocator may have 14.34 there. Not measured
-    on a GPU: in the measurement of bench_diffusion.py planning itself left 4.9 behind each time.
+    with the 5 steps that the plan for 16 GB keeps; the allocator may have 14.34 there. On an H200
+    under that limit (bench_diffusion.py, eager-16GB) the plan kept 4, by count 11.05; 11.26 were
+    measured.
 Run: .venv/bin/python benchmarks/diffusion_memory.py [--memory 16GB]     (minutes)
 """
 

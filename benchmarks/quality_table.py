@@ -7,10 +7,12 @@ out. Judges took no part in making any image. Every batch is kept: a run that wa
 with --resume.
 
 Result: docs/papers/digin2024.md, "The comparator", and results/quality_table.json: most judges see
-the target in 5 % (pixel), 53 % (pixel-robust), 85 % (prompt-to-prompt) and 86 % (diffusion) of
-1,012, and in 21 % (dvce, the paper's constants) of 960.
+the target in 5 % (pixel), 53 % (pixel-robust), 21 % (dvce, the paper's constants), 85 %
+(prompt-to-prompt) and 86 % (diffusion, single searches) of 1,012.
 Run: python benchmarks/quality_table.py --data pack:cifar10_test.npz --generator FOLDER \
-         --lpips alexnet.ckpt --images 260 --targets 4 --out OUT --run FOLDER
+         --lpips alexnet.ckpt --images 270 --targets 4 --out OUT --run FOLDER [--resume]
+Diffusion searches once (edit.rounds=0), unless --set edit.rounds=N says otherwise. The result is of
+an earlier run; its last 52 of dvce were added with --resume.
 A time limit (SIGTERM) leaves the numbers of the methods that were done.
 """
 
