@@ -4,8 +4,8 @@ A step of Stable Diffusion is thousands of short kernels, forward and backward, 
 takes the host longer than a fast device needs to run them. A recording is sent as a whole.
 
 Only benchmarks/bench_diffusion.py uses it. There, on an H200 (Stable Diffusion 1.4 with random
-weights, 512 pixels, batches of 8), it was 7.8 times as fast as the paper's form and the plain
-network 7.3 times, and it had room for 3 kept steps where the plain one had for 6. That is too
+weights, 512 pixels, batches of 8), it was 5.7 times as fast as the paper's form and the plain
+network 5.5 times, and it had room for 4 kept steps where the plain one had for 6. That is too
 little for what it asks of a workflow: no hooks, and one batch shape.
 
 Paper: Chen et al. 2016 (checkpointing2016): a step is computed again in the backward pass.
