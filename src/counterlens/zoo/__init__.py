@@ -89,14 +89,12 @@ def generator(name: str) -> Path:
 
 def cgns() -> list[str]:
     """Names of the shipped counterfactual generative networks."""
-    return sorted(path.parent.name for path in _CGNS.glob("*/card.json"))
+    return _held(_CGNS)
 
 
 def cgn(name: str) -> Path:
     """The folder of a shipped counterfactual generative network."""
-    if name not in cgns():
-        raise InputError(_unknown("zoo", name, cgns()))
-    return _CGNS / name
+    return _folder(_CGNS, name, cgns())
 
 
 def pairs() -> list[str]:
