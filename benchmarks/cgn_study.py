@@ -89,7 +89,7 @@ def plain(given: argparse.Namespace) -> dict[Path, list[str]]:
     jobs = {}
     for name, edge in PLAIN.items():
         out = given.runs / f"{name}-coloured"
-        changes = [*given.changes, edge, "border_start=false", "attempts=1"]
+        changes = [*given.changes, edge, "border_start=false", "attempts=1", "average=0"]
         more = ["--vgg", given.vgg, "--seeds", given.plain_seeds, *words("--set", changes)]
         jobs[out] = command("cgn_train", "coloured", out, given, *more)
     return jobs
@@ -158,6 +158,8 @@ def keep(given: argparse.Namespace) -> None:
                 shutil.copy2(run / name, target / name)
         kinds = {"cgn": ("seed-0", "seed-1", "seed-2"), "plain": ("seed-0",), "edge": ("seed-0",)}
         weights = kinds.get(run.name.split("-")[0], ())
+        if weights and not (run / weights[0]).exists():  # its first round has not ended
+            weights = tuple(f"unfinished/{name}" for name in weights)
         for name in ("tables", "images", *weights):
             if (run / name).is_dir():
                 wanted = shutil.ignore_patterns("round-*", "*.pdf")

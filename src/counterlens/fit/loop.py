@@ -154,8 +154,9 @@ class _Trainer:
         batch = self.batches(step)
         rate = self.plan.rate(step)
         found = []
-        for player, run, full in zip(self.team, self.updates, self.rates, strict=True):
+        for player in self.team:  # all of them: one's loss may look at another
             player.net.train()
+        for player, run, full in zip(self.team, self.updates, self.rates, strict=True):
             for group, lr in zip(player.optimizer.param_groups, full, strict=True):
                 group["lr"] = lr * rate
             terms = run(batch, step)

@@ -6,6 +6,7 @@ Paper: Augustin et al. 2020 (ratio2020), newest code, for the average.
 
 import copy
 from collections.abc import Callable, Hashable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -52,6 +53,7 @@ class Update:
         if plan.compile:
             fast = torch.compile(fast, dynamic=False)  # type: ignore[assignment]
         self.fast = fast
+        self.compiled = plan.compile or player.compiled
         self.graphed = plan.graph and next(player.net.parameters()).is_cuda
         self.names: tuple[str, ...] = ()
         self._graph: Any = None
@@ -68,15 +70,13 @@ class Update:
         if self.phase(step) != self._key:
             first = self._key is None
             self._key, self._left, self._graph = self.phase(step), WARM_UP if first else 1, None
-        if self._left:
-            self._left -= 1
-            self.player.optimizer.zero_grad(set_to_none=True)
-            return self._run(batch, step)
-        if self._graph is None and not self._capture(batch, step):
-            self.player.optimizer.zero_grad(set_to_none=True)
-            return self._run(batch, step)
+            self._inputs = {key: value.clone() for key, value in batch.items()}
         for key, value in batch.items():
             self._inputs[key].copy_(value)
+        if self._left or (self._graph is None and not self._capture(step)):
+            self._left = max(0, self._left - 1)
+            self.player.optimizer.zero_grad(set_to_none=True)
+            return self._run(self._inputs, step)  # what a capture will see: code is made for it
         self._graph.replay()
         return self._terms.clone()
 
@@ -87,22 +87,48 @@ class Update:
         total.sum().backward()  # type: ignore[no-untyped-call]
         return total.detach()
 
-    def _capture(self, batch: Batch, step: int) -> bool:
-        """Record the work of an update without doing it; if that fails, go on without graphs."""
-        self._inputs = {key: value.clone() for key, value in batch.items()}
+    def _capture(self, step: int) -> bool:
+        """Record the work of an update without doing it.
+
+        Compiled code that cannot be recorded is left aside, and the capture is tried again after
+        a new warm-up; if that fails too, training goes on without graphs.
+        """
         self.player.optimizer.zero_grad(set_to_none=True)
         graph = torch.cuda.CUDAGraph()
         if self.generator is not None:
             graph.register_generator_state(self.generator)
         try:
-            with torch.cuda.graph(graph, stream=torch.cuda.current_stream()):
+            with (
+                self._nothing_compiled_now(),
+                torch.cuda.graph(graph, stream=torch.cuda.current_stream()),
+            ):
                 self._terms = self._run(self._inputs, step)
         except RuntimeError as error:
-            self.say(f"no CUDA graph, a little slower: {str(error).splitlines()[0]}")
-            self.graphed = False
+            why = _first_cause(error)
+            if self.compiled:
+                self.say(f"no CUDA graph of compiled code, so without it: {why}")
+                torch.compiler.set_stance("force_eager")  # for the other players as well
+                self.compiled, self._left = False, WARM_UP
+            else:
+                self.say(f"no CUDA graph, a little slower: {why}")
+                self.graphed = False
             return False
         self._graph = graph
         return True
+
+    def _nothing_compiled_now(self) -> AbstractContextManager[Any]:
+        """Inside, a compiler that would be called says so: its work would spoil the capture."""
+        if not self.compiled:
+            return nullcontext()
+        told: AbstractContextManager[Any] = torch.compiler.set_stance("fail_on_recompile")
+        return told
+
+
+def _first_cause(error: BaseException) -> str:
+    """The first line of the error that came first: the end of a capture hides it behind its own."""
+    while error.__context__ is not None:
+        error = error.__context__
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 class Average:

@@ -178,7 +178,8 @@ def team(
             player.parameters(), lr=settings["lr"], betas=(0.5, 0.999), fused=fused
         )
 
-    return [Player(net, ours, adam(net)), Player(critic, theirs, adam(critic))]
+    quick = bool(settings["compile"])
+    return [Player(net, ours, adam(net), quick), Player(critic, theirs, adam(critic), quick)]
 
 
 def batches(
@@ -203,7 +204,7 @@ def batches(
             "labels": y[rows],
             "u": torch.randn(b, s, NOISE, device=device, generator=generator),
             "y": (uniform[:, :, -1] * CLASSES).long().clamp_max(CLASSES - 1),
-            "places": uniform[:, :, :-1].reshape(b, s, 2, PLACES),
+            "places": uniform[:, :, :-1].contiguous().view(b, s, 2, PLACES),
             "keep": keep,
         }
 

@@ -11,9 +11,10 @@ Paper: Sauer and Geiger 2021 (cgn2021, MNIST code); cgnstudy2022 for the edge lo
 Differs: the edge loss has weight 1 in all sets (the study: 0.1, Coloured alone): where a digit is
        drawn right it is nearly 0, so only a wrong mask feels it. Backgrounds start at the colour
        of the data's border (`border_start`, see `generators.cgn.start_background`). The last epoch
-       counts: nothing is picked by hand.
+       counts: nothing is picked by hand. Weights may be averaged over updates (`average`).
 """
 
+import shutil
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -36,7 +37,7 @@ from counterlens.models.digit_net import DigitNet
 from counterlens.runs import Number, Run, new_folder
 from counterlens.workflows import bare, recipes
 from counterlens.workflows import cgn_players as players
-from counterlens.workflows.cgn_masks import READ, Health, examine, train_reader
+from counterlens.workflows.cgn_masks import READ, Health, examine, reads, train_reader
 from counterlens.workflows.cgn_settings import defaults, next_round, numbers_of
 from counterlens.workflows.cgn_sheets import save_sheet
 from counterlens.workflows.digit_stack import Shuffled
@@ -44,6 +45,7 @@ from counterlens.workflows.telling import Say, teller, write_report
 from counterlens.workflows.train import device_name
 
 ATTEMPT = 1_000_003  # between the seeds of two attempts
+UNFINISHED = "unfinished"  # folder of the networks of a round that has not ended
 LOST = 5  # fewer intact digits than this at half-time are lost
 
 
@@ -119,6 +121,7 @@ def train_cgn(
             digits[0], folder=run.folder / "state" / "reader", device=where, say=say,
             updates=settings["reader_updates"], graph=where.type == "cuda",
         )  # fmt: skip
+        _say_how_it_reads(run, *reads(reader, digits[1]), say)
     x = data.pixels().to(where)
     if features:
         features = features.to(where, fixed)
@@ -133,6 +136,14 @@ def train_cgn(
     write_report(run, say)
     run.finish()
     return run
+
+
+def _say_how_it_reads(run: Run, right: int, total: int, say: Say) -> None:
+    from counterlens.metrics.intervals import wilson
+
+    rule = "real test digits, as masks above 0.5, that the reader reads: the most a CGN can reach"
+    run.add_numbers({"cgn.reader": Number(right / total, total, *wilson(right, total), rule)})
+    say(f"the reader reads {right / total:.1%} of {total} real digits")
 
 
 def _rounds(job: _Job, seeds: Sequence[int]) -> None:
@@ -163,18 +174,19 @@ def _round(job: _Job, number: int, team: Sequence[tuple[int, int]]) -> list[dict
     net, critic = players.nets(job.kind, job.settings, starts, job.x, job.dtype)
     healths: list[Health] = []
     began = time.monotonic()
+    early = False
     try:
-        epochs = _fit(job, number, team, net, critic, healths)
+        net = _fit(job, number, team, net, critic, healths)
     except _Lost:
         job.say("every network of this round has collapsed: it ends here.")
-        epochs = 0
+        early = True
     seconds = time.monotonic() - began
     rows: list[dict[str, Any]] = []
     before = job.run.table("attempts")
     for i, (seed, attempt) in enumerate(team):
         row: dict[str, Any] = {
             "round": number, "seed": seed, "attempt": attempt, "intact": CLASSES,
-            "seconds": round(seconds / len(team), 1), "ended_early": epochs == 0,
+            "seconds": round(seconds / len(team), 1), "ended_early": early,
         }  # fmt: skip
         if healths:
             last = healths[-1]
@@ -186,6 +198,7 @@ def _round(job: _Job, number: int, team: Sequence[tuple[int, int]]) -> list[dict
         if row["intact"] > max(rivals, default=-1):
             _keep(job, net, i, row, seconds)
         rows.append(row)
+    shutil.rmtree(job.run.folder / UNFINISHED, ignore_errors=True)
     return rows
 
 
@@ -196,7 +209,8 @@ def _fit(
     net: CGN | DCGAN,
     critic: nn.Module,
     healths: list[Health],
-) -> int:
+) -> CGN | DCGAN:
+    """Train one stack; the networks to keep, whose masks are examined after every epoch."""
     settings, stack, cuda = job.settings, len(team), job.device.type == "cuda"
     generator = torch.Generator(job.device)
     seed = team[0][0] + 101 * number
@@ -206,25 +220,35 @@ def _fit(
         per_epoch=order.per_epoch,
         seed=seed,
         schedule="constant",
+        average=settings["average"],
         graph=cuda if settings["graph"] == "auto" else bool(settings["graph"]),
         log_every=200,
         checkpoint_minutes=3.0,
     )
     half = plan.steps // 2
+    began = time.monotonic()
 
-    def judge(kept: nn.Module, step: int) -> dict[str, float]:
+    def judge(mixed: nn.Module, step: int) -> dict[str, float]:
+        kept: Any = mixed.net
         epoch = step // order.per_epoch
         name = f"round-{number + 1}-epoch-{epoch:02d}"
-        save_sheet(job.run, name, net, f"seed {team[0][0]}, epoch {epoch}")
-        if job.reader is None or not isinstance(net, CGN):
-            return {}
-        healths.append(examine(net, job.reader, count=settings["examined"]))
-        intact = healths[-1].intact.sum(1)
+        save_sheet(job.run, name, kept, f"seed {team[0][0]}, epoch {epoch}")
+        found: dict[str, float] = {}
+        intact = torch.full((stack,), CLASSES)
+        if job.reader is not None and isinstance(kept, CGN):
+            healths.append(examine(kept, job.reader, count=settings["examined"]))
+            intact = healths[-1].intact.sum(1)
+            found = {"intact": intact.float().mean().item(), "whole": float((intact == 10).sum())}
+            if kept is not net and isinstance(net, CGN):  # as it is without the average
+                last = examine(net.eval(), job.reader, count=settings["examined"])
+                found["unaveraged"] = last.intact.sum(1).float().mean().item()
+        if settings["keep_every"] and epoch % settings["keep_every"] == 0 and step < plan.steps:
+            _keep_unfinished(job, kept, team, intact.tolist(), epoch, time.monotonic() - began)
         if half <= step < plan.steps and int(intact.max()) < LOST:
             raise _Lost
-        return {"intact": intact.float().mean().item(), "whole": float((intact == 10).sum())}
+        return found
 
-    progress, _ = fit(
+    progress, made = fit(
         players.team(job.kind, settings, net, critic, job.features, known=job.known, say=job.say),
         players.batches(job.x, job.y, settings, order, generator),
         plan=plan,
@@ -235,15 +259,35 @@ def _fit(
     )
     if not progress.done:
         raise InputError(f"stopped before the end: repeat with --resume ({job.run.folder}).")
-    if job.reader is not None and not healths and isinstance(net, CGN):
+    kept: Any = made[0]
+    if job.reader is not None and not healths and isinstance(kept, CGN):
         healths.append(
-            examine(net.eval(), job.reader, count=settings["examined"])
+            examine(kept, job.reader, count=settings["examined"])
         )  # continued after its last epoch
     job.run.write_table(f"epochs_round_{number + 1}", progress.rows)
-    return settings["epochs"]  # type: ignore[no-any-return]
+    return kept  # type: ignore[no-any-return]
 
 
-def _keep(job: _Job, net: CGN | DCGAN, i: int, row: Mapping[str, Any], seconds: float) -> None:
+def _keep_unfinished(
+    job: _Job,
+    net: CGN | DCGAN,
+    team: Sequence[tuple[int, int]],
+    intact: Sequence[int],
+    epoch: int,
+    seconds: float,
+) -> None:
+    """Write the networks as they are, the best try of each seed, as RUN/unfinished/seed-N.
+
+    They can be used like those of a finished run if this one is lost.
+    """
+    for i, (seed, attempt) in sorted(enumerate(team), key=lambda one: intact[one[0]]):
+        row = {"seed": seed, "attempt": attempt, "intact": intact[i], "epoch": epoch}
+        _keep(job, net, i, row, seconds, within=UNFINISHED)
+
+
+def _keep(
+    job: _Job, net: CGN | DCGAN, i: int, row: Mapping[str, Any], seconds: float, within: str = "."
+) -> None:
     """Write one network of the stack as RUN/seed-N."""
     card = {
         "name": f"{job.which}-mnist-{job.kind}",
@@ -264,7 +308,7 @@ def _keep(job: _Job, net: CGN | DCGAN, i: int, row: Mapping[str, Any], seconds: 
         },
         "licence": "Apache-2.0",
     }
-    cgn.save(job.run.folder / f"seed-{row['seed']}", net, card, row=i)
+    cgn.save(job.run.folder / within / f"seed-{row['seed']}", net, card, row=i)
 
 
 def _finish(job: _Job, seeds: Sequence[int], seconds: float) -> None:

@@ -94,7 +94,7 @@ def train_stack(
         arms: rows of the pool that each network learns from, of one length.
         seeds: start of each network.
         folder: where the checkpoint lives.
-        quick: Adam at a constant rate, for few updates, in place of the paper's Adadelta.
+        quick: Adam at a rate that falls to 0, for few updates, in place of the paper's Adadelta.
     """
     device, stack = pool.x.device, len(arms)
     if len({len(rows) for rows in arms}) != 1:
@@ -114,7 +114,7 @@ def train_stack(
         steps=epochs * order.per_epoch,
         per_epoch=order.per_epoch,
         seed=seeds[0],
-        schedule="constant" if quick else "epochs",
+        schedule="linear" if quick else "epochs",
         decay=0.7,
         graph=graph,
         log_every=500,
