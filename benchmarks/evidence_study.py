@@ -91,14 +91,13 @@ def named(text: str, device: str) -> tuple[str, Classifier]:
     return (name if given else net.name), net
 
 
-def pixels(spec: str, count: int | None = None) -> tuple[Tensor, Tensor, list[str]]:
-    """The first images of a set, their labels and ids."""
+def pixels(spec: str, count: int | None = None, skip: int = 0) -> tuple[Tensor, Tensor, list[str]]:
+    """The first images of a set, or those after some, their labels and ids."""
     images = open_set(spec)
-    rows = range(min(count or len(images), len(images)))
+    rows = range(skip, min(skip + (count or len(images)), len(images)))
     x = torch.from_numpy(np.stack([images.read(i) for i in rows])).permute(0, 3, 1, 2)
-    return x.float().div(255).contiguous(), torch.from_numpy(images.labels[: len(rows)]), [
-        str(images.ids[i]) for i in rows
-    ]  # fmt: skip
+    y = torch.from_numpy(images.labels[rows.start : rows.stop])
+    return x.float().div(255).contiguous(), y, [str(images.ids[i]) for i in rows]
 
 
 def made(
@@ -152,14 +151,15 @@ def study(given: argparse.Namespace) -> dict[str, Any]:
     """Make the pictures of every guide and ask every judge about them."""
     began = time.monotonic()
     device = str(pick_device(given.device))
-    x, y, ids = pixels(given.data, given.count)
+    x, y, ids = pixels(given.data, given.count, given.skip)
     all_x, all_y, _ = pixels(given.data, given.trial)
     guides = dict(named(text, device) for text in given.guide or GUIDES)
     judges = [Judge(*named(text, device)) for text in given.judge or JUDGES]
     judges += [Judge(f"{j.name}~{s:g}", j.net, s) for s in given.smooth for j in judges]
     path = Path(given.out) / "evidence_study.json"
     results: dict[str, Any] = {
-        "protocol": f"l2 {RADIUS}, APGD {given.steps} steps, first {len(x)} images of {given.data}",
+        "protocol": f"l2 {RADIUS}, APGD {given.steps} steps, {len(x)} images from {given.skip} of "
+        f"{given.data}",
         "device": device, "rule": list(DECIDING), "guides": {}, "judges": {},
     }  # fmt: skip
 
@@ -176,7 +176,8 @@ def study(given: argparse.Namespace) -> dict[str, Any]:
             for i, a, b in zip(ids, y, before, strict=True)
         ]
         heat, mark = temperature_of(net), weights_hash(net)[:8]
-        folder = Path(given.out) / f"{key_part(name)}-{mark}-{heat:.4g}-{given.steps}-{given.seed}"
+        marks = f"{mark}-{heat:.4g}-{given.steps}-{given.seed}-{given.skip}"
+        folder = Path(given.out) / f"{key_part(name)}-{marks}"
         folder.mkdir(parents=True, exist_ok=True)
         z, facts = made(net, x, target, folder, given.steps)
         wanted = torch.tensor(target)
@@ -217,6 +218,7 @@ def main() -> None:
     parser.add_argument("--judge", action="append")
     parser.add_argument("--smooth", action="append", type=float, default=[])
     parser.add_argument("--count", type=int, default=200)
+    parser.add_argument("--skip", type=int, default=0, help="images left out first, to choose on")
     parser.add_argument("--trial", type=int, help="images of the judges' trial; default: all")
     parser.add_argument("--steps", type=int, default=500)
     parser.add_argument("--seed", type=int, default=0)
