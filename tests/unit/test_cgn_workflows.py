@@ -17,7 +17,7 @@ from counterlens.errors import InputError
 from counterlens.generators.cgn import CGN
 from counterlens.workflows.cgn_data import make_shard, sizes
 from counterlens.workflows.cgn_masks import examine
-from counterlens.workflows.cgn_measure import flips, open_test, overlap
+from counterlens.workflows.cgn_measure import flips, measured, open_test, overlap
 from counterlens.workflows.digit_stack import Pool, Shuffled, answers, single, train_stack
 
 DIGITS = open_digits("sample:mnist")
@@ -86,11 +86,22 @@ def test_a_classifier_that_reads_the_background_flips_with_it_alone():
     test = open_test(split, torch.device("cpu"))
     net = Looks(split.background_table)
     turned = flips(net, test)  # type: ignore[arg-type]
-    assert turned["background"].item() > 0.99 and turned["object"].item() < 0.02
+    often = {factor: measured(flags[:, 0]) for factor, flags in turned.items()}
+    assert often["background"].low > 0.98 and often["object"].high < 0.03
+    assert often["object"].n == len(split)
     said = answers(net, test.x)[:, 0]  # type: ignore[arg-type]
     assert (said.numpy() == split.background).mean() > 0.99
     for factor, x in test.changed.items():
         assert (x != test.x).flatten(1).any(1).all(), factor
+
+
+def test_a_mean_of_values_has_an_interval_as_wide_as_its_standard_error_says():
+    values = torch.rand(4000, generator=torch.Generator().manual_seed(3)) ** 2
+    found = measured(values)
+    half = 1.96 * (values.var() / len(values)).sqrt().item()
+    assert found.n == 4000 and abs(found.mean - values.mean().item()) < 1e-6
+    assert abs((found.high - found.low) / 2 - half) < 0.1 * half
+    assert found.low < found.mean < found.high
 
 
 def test_every_picture_comes_once_an_epoch_in_an_order_of_each_network():

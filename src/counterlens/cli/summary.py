@@ -61,6 +61,8 @@ def _numbers(console: Console, run: Any, wanted: Sequence[str]) -> None:
     found: Mapping[str, Number] = run.numbers
     keys = sorted((k for k in found if _kind(k) in wanted), key=lambda k: wanted.index(_kind(k)))
     keys = keys or list(found)
+    if not keys:  # pictures alone
+        return
     table = _plain_table(("", "left"), ("", "right"), ("95 % interval", "left"), ("n", "right"))
     table.add_column()
     for key in keys:

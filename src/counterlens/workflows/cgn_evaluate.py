@@ -27,7 +27,6 @@ from counterlens.data.mnist_variants import Variant, independence, variant
 from counterlens.errors import InputError
 from counterlens.generators import cgn
 from counterlens.generators.cgn import CGN, DCGAN
-from counterlens.metrics.intervals import wilson
 from counterlens.models import checkpoint
 from counterlens.models.digit_net import DigitNet
 from counterlens.runs import Number, Run, new_folder
@@ -36,9 +35,11 @@ from counterlens.workflows import cgn_figures as figures
 from counterlens.workflows.cgn_data import make
 from counterlens.workflows.cgn_data import sizes as plan_sizes
 from counterlens.workflows.cgn_measure import (
+    Measured,
     Test,
     as_classifier,
     flips,
+    measured,
     open_test,
     overlap,
     pooled,
@@ -139,8 +140,8 @@ def evaluate(
     else:
         pool, arms = _arms(train, makers, count, ratio, originals, compared, where)
         trained = _train(run, pool, arms, epochs, say)
-        rows = _measure(run, trained, pool, asked_test, makers["cgn"], seen, say)
-        _numbers(run, rows, which, count, len(test))
+        rows, ends = _measure(run, trained, pool, asked_test, makers["cgn"], seen, say)
+        _numbers(run, rows, ends, which, count)
         _figures(run, trained, asked_test, makers["cgn"], rows, tsne, seed)
     write_report(run, say)
     run.finish()
@@ -238,8 +239,8 @@ def _measure(
     makers: Sequence[_Source],
     seen: int,
     say: Say,
-) -> list[dict[str, Any]]:
-    """One row per classifier."""
+) -> tuple[list[dict[str, Any]], list[dict[str, Measured]]]:
+    """One row per classifier, and the interval of each of its values."""
     said, turned = {}, {}
     for one in trained:
         if id(one.net) not in said:
@@ -249,62 +250,54 @@ def _measure(
         i: make(source.net, max(100, min(HELD_OUT, len(test.x)) // 100 * 100), seed=FRESH + i)
         for i, source in enumerate(makers)
     }
-    rows = []
+    rows, ends = [], []
     for one in trained:
         alone = single(one.net, one.place).to(test.x.device)
         part = one.rows[:: max(1, len(one.rows) // HELD_OUT)].to(pool.x.device)
         x, y = fresh[one.seed]
         both, object_alone = overlap(alone, test, count=seen)
-        row: dict[str, Any] = {
-            "arm": one.arm,
-            "seed": one.seed,
-            "pictures": len(one.rows),
-            "train": _share(answers(alone, pool.x[part])[:, 0] == pool.y[part]),
-            "test": _share(said[id(one.net)][:, one.place] == test.y),
-            "counterfactual": _share(answers(alone, x)[:, 0] == y),
-            "iou": both.mean().item(),
-            "object_iou": object_alone.mean().item(),
-            **{f"flips_{k}": v[one.place].item() for k, v in turned[id(one.net)].items()},
-            "intact": makers[one.seed].card["training"]["intact"],
+        found = {
+            "train": measured(answers(alone, pool.x[part])[:, 0] == pool.y[part]),
+            "test": measured(said[id(one.net)][:, one.place] == test.y),
+            "counterfactual": measured(answers(alone, x)[:, 0] == y),
+            "iou": measured(both),
+            "object_iou": measured(object_alone),
+            **{f"flips_{k}": measured(v[:, one.place]) for k, v in turned[id(one.net)].items()},
         }
-        rows.append({k: round(v, 4) if isinstance(v, float) else v for k, v in row.items()})
+        row: dict[str, Any] = {"arm": one.arm, "seed": one.seed, "pictures": len(one.rows)}
+        row |= {key: round(value.mean, 4) for key, value in found.items()}
+        rows.append(row | {"intact": makers[one.seed].card["training"]["intact"]})
+        ends.append(found)
         say(" · ".join(f"{k} {v}" for k, v in rows[-1].items()))
         run.write_table("classifiers", rows)
-    return rows
+    return rows, ends
 
 
-def _share(right: Tensor) -> float:
-    return float(right.float().mean())
-
-
-def _numbers(run: Run, rows: Sequence[Mapping[str, Any]], which: str, count: int, n: int) -> None:
-    """Medians over the seeds of all arms; the interval is that of the median's test pictures."""
-    found = {}
+def _numbers(
+    run: Run,
+    rows: Sequence[Mapping[str, Any]],
+    ends: Sequence[Mapping[str, Measured]],
+    which: str,
+    count: int,
+) -> None:
+    """Medians over the seeds of all arms; the interval is that of the median's pictures."""
+    numbers = {}
     common = {row["seed"] for row in rows if row["arm"] == "original"}
     common = common or {row["seed"] for row in rows}
     for arm in ARMS:
-        here = [row for row in rows if row["arm"] == arm and row["seed"] in common]
-        if not here:
-            continue
-        for key in (
-            "test",
-            "train",
-            "counterfactual",
-            "iou",
-            *(k for k in here[0] if "flips" in k),
-        ):
-            values = sorted(row[key] for row in here)
-            middle = values[(len(values) - 1) // 2]
-            all_of_them = ", ".join(f"{100 * row[key]:.1f}" for row in here)
+        here = [
+            (row, found)
+            for row, found in zip(rows, ends, strict=True)
+            if row["arm"] == arm and row["seed"] in common
+        ]
+        for key in here[0][1] if here else ():
+            middle = sorted((found[key] for _, found in here), key=lambda one: one.mean)
+            all_of_them = ", ".join(f"{100 * row[key]:.1f}" for row, _ in here)
             told = f"{which}, {arm}, {count} made pictures, last epoch; median of {all_of_them}"
-            low, high = wilson(round(middle * n), n)
-            if key in ("train", "counterfactual", "iou"):  # not shares of the test pictures
-                ends: tuple[float | None, float | None] = (None, None)
-            else:
-                ends = (min(low, middle), max(high, middle))
-            number = Number(middle, n, ends[0], ends[1], told)
-            found[f"cgn.{arm.replace('+', '_')}.{key}"] = number
-    run.add_numbers(found)
+            one = middle[(len(middle) - 1) // 2]
+            number = Number(one.mean, one.n, one.low, one.high, told)
+            numbers[f"cgn.{arm.replace('+', '_')}.{key}"] = number
+    run.add_numbers(numbers)
 
 
 def _figures(

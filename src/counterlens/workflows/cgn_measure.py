@@ -10,12 +10,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int, UInt8
+from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 
 from counterlens.classifier import Classifier, numbered
 from counterlens.data.mnist_variants import Variant
 from counterlens.explanations.cam import class_cam
+from counterlens.metrics.intervals import mean_interval, wilson
 from counterlens.metrics.saliency import iou, mean_iou
 from counterlens.models.digit_net import LAST_CONV, DigitNet
 from counterlens.models.parts import CamLayer
@@ -58,13 +59,28 @@ def open_test(split: Variant, device: torch.device, *, seed: int = 0) -> Test:
     return Test(split, split.pixels().to(device), split.labels.to(device), changed)
 
 
-def flips(net: DigitNet, test: Test) -> dict[str, Float[Tensor, "s"]]:
-    """How often a change of one factor alone flips each network's answer."""
+@dataclass(frozen=True)
+class Measured:
+    """The mean of what pictures gave, how many they were, and its 95 % interval."""
+
+    mean: float
+    n: int
+    low: float
+    high: float
+
+
+def measured(values: Bool[Tensor, "n"] | Float[Tensor, "n"]) -> Measured:
+    """Of flags the share with Wilson's interval, of values in [0, 1] the mean with a BCa one."""
+    mean, n = float(values.double().mean()), len(values)
+    if values.dtype == torch.bool:
+        return Measured(mean, n, *wilson(int(values.sum()), n))
+    return Measured(mean, n, *mean_interval(values.double().cpu().numpy(), (0.0, 1.0)))
+
+
+def flips(net: DigitNet, test: Test) -> dict[str, Bool[Tensor, "n s"]]:
+    """Which answers of each network a change of one factor alone flips."""
     said = answers(net, test.x)
-    return {
-        factor: (answers(net, x) != said).float().mean(0).cpu()
-        for factor, x in test.changed.items()
-    }
+    return {factor: answers(net, x) != said for factor, x in test.changed.items()}
 
 
 def as_classifier(net: DigitNet, name: str) -> Classifier:
