@@ -1,6 +1,9 @@
 """Table 3 of the CGN study from scratch: generators, baselines, classifiers, ablation.
 
-Result: not run yet.
+Result (H200, results/cgn_study.json, docs/papers/cgn2021.md): median test accuracy of classifiers
+that learnt from 50,000 counterfactuals, seeds 0 to 2: Coloured 94.5 %, Double-coloured 87.0 %,
+Wildlife 82.3 %; from the originals 36.4, 9.8, 10.8 %. 89 of 100 digit masks of ten Coloured seeds are
+intact. Not run yet: plain, scatter, sizes of Coloured, few originals and a million of Wildlife.
 Run: python benchmarks/cgn_study.py STAGE --mnist known:mnist@mnist.npz --vgg vgg16.ckpt
      --textures pack:wildlife_textures.npz        (stages: speed, train, table, …, keep, figures)
 
@@ -20,6 +23,7 @@ from pathlib import Path
 SETS = {"coloured": "0-9", "double-coloured": "0-2", "wildlife": "0-2"}
 PLAIN = {"plain": "edge=0", "edge": "edge=0.1"}  # the paper's way; the study's, with its edge loss
 GAN_EPOCHS = {"coloured": 11, "double-coloured": 13, "wildlife": 13}  # the paper: 40,000 updates
+KEPT = ("attempts", "classifiers", "independence", "sizes")
 BARS = {"coloured": 0.90, "double-coloured": 0.84, "wildlife": 0.76}
 
 
@@ -164,8 +168,15 @@ def keep(given: argparse.Namespace) -> None:
             if (run / name).is_dir():
                 wanted = shutil.ignore_patterns("round-*", "*.pdf")
                 shutil.copytree(run / name, target / name, dirs_exist_ok=True, ignore=wanted)
+    tables = {
+        f"{run.name}/{path.stem}": _rows(path)
+        for run in sorted(given.runs.iterdir())
+        for path in sorted((run / "tables").glob("*.jsonl"))
+        if path.stem in KEPT
+    }
+    (given.to / "cgn_study.json").write_text(json.dumps(tables, indent=0) + "\n")
     for which, bar in BARS.items():
-        rows = _rows(given.runs / f"table-{which}" / "tables" / "classifiers.jsonl")
+        rows = tables.get(f"table-{which}/classifiers", [])
         for arm in dict.fromkeys(row["arm"] for row in rows):
             values = sorted(row["test"] for row in rows if row["arm"] == arm and row["seed"] < 3)
             middle = values[(len(values) - 1) // 2]
