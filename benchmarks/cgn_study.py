@@ -2,7 +2,7 @@
 
 Result (H200, results/cgn_study.json, docs/papers/cgn2021.md): median test accuracy of classifiers
 that learnt from 50,000 counterfactuals, seeds 0 to 2: Coloured 94.5 %, Double-coloured 87.0 %,
-Wildlife 82.3 %; from the originals 36.4, 9.8, 10.8 %. 89 of 100 digit masks of ten Coloured seeds are
+Wildlife 82.3 %; from the originals 36.4, 9.8, 10.8 %. Of ten Coloured seeds 89 of 100 masks are
 intact. Not run yet: plain, scatter, sizes of Coloured, few originals and a million of Wildlife.
 Run: python benchmarks/cgn_study.py STAGE --mnist known:mnist@mnist.npz --vgg vgg16.ckpt
      --textures pack:wildlife_textures.npz        (stages: speed, train, table, …, keep, figures)
