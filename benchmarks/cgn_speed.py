@@ -41,24 +41,20 @@ class Case:
     form: str
     precision: str
     kind: str = "cgn"
-    compile: bool = False
 
 
 CASES = (
-    Case("coloured", 10, "matmul", "mixed", compile=True),
     Case("coloured", 10, "matmul", "mixed"),
-    Case("wildlife", 3, "matmul", "mixed", compile=True),
-    Case("double-coloured", 3, "matmul", "mixed", compile=True),
+    Case("wildlife", 3, "matmul", "mixed"),
+    Case("double-coloured", 3, "matmul", "mixed"),
     Case("coloured", 10, "grouped", "tf32"),  # as it was before there was a choice
     Case("coloured", 10, "matmul", "bf16"),
     Case("coloured", 10, "grouped", "mixed"),
-    Case("wildlife", 3, "matmul", "mixed"),
     Case("wildlife", 3, "apart", "mixed"),
     Case("coloured", 3, "matmul", "mixed", "gan"),
     Case("coloured", 3, "apart", "mixed", "gan"),
     Case("coloured", 13, "matmul", "tf32", "classifier"),
     Case("coloured", 13, "grouped", "tf32", "classifier"),
-    Case("double-coloured", 3, "matmul", "mixed"),
     Case("coloured", 1, "grouped", "mixed"),
     Case("coloured", 10, "apart", "mixed"),
     Case("coloured", 10, "matmul", "tf32"),
@@ -81,8 +77,7 @@ def speed(given: argparse.Namespace) -> None:
             print(f"{case}: {str(error).splitlines()[0]}", flush=True)
             continue
         print(
-            f"{case.kind} {case.which} × {case.stack}, {case.form}, {case.precision}"
-            f"{', compiled' * case.compile}: "
+            f"{case.kind} {case.which} × {case.stack}, {case.form}, {case.precision}: "
             f"{ms:.2f} ms an update = {ms / case.stack:.2f} a network, "
             f"{flop / 1e9:.0f} GFLOP, {flop / ms / 1e9:.1f} TFLOP/s "
             f"({time.monotonic() - began:.0f} s); extrapolated to {UPDATES[case.which]} updates: "
@@ -94,9 +89,7 @@ def speed(given: argparse.Namespace) -> None:
 def timed(case: Case, full: vgg.VGG16, device: torch.device, steps: int) -> tuple[float, float]:
     """Milliseconds and floating-point operations of an update."""
     kind = "gan" if case.kind == "gan" else "cgn"
-    settings = defaults(case.which, kind) | {
-        "form": case.form, "precision": case.precision, "compile": case.compile,
-    }  # fmt: skip
+    settings = defaults(case.which, kind) | {"form": case.form, "precision": case.precision}
     fixed, ours = players.dtypes(settings, device)
     generator = torch.Generator(device).manual_seed(0)
     x = torch.randint(256, (PICTURES, 3, 32, 32), device=device, generator=generator)
@@ -113,9 +106,8 @@ def timed(case: Case, full: vgg.VGG16, device: torch.device, steps: int) -> tupl
             return [Player(net, nll_terms, torch.optim.Adadelta(net.parameters(), lr=1.0))]
         pair = players.nets(kind, settings, range(stack), x, ours)
         used = features if kind == "cgn" else None
-        told = {"compile": case.compile and stack == case.stack}  # the count of work is not timed
         known = players.known_grams(x, settings, used)
-        return players.team(kind, settings | told, *pair, used, known=known, say=print)
+        return players.team(kind, settings, *pair, used, known=known)
 
     batch = 64 if case.kind == "classifier" else settings["batch"]
 

@@ -49,8 +49,10 @@ def capturing(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
 def update_of(loss: object, said: list[str], *, compiled: bool) -> Update:
     net = nn.Linear(3, 1)
-    player = Player(net, loss, torch.optim.SGD(net.parameters(), lr=0.0), compiled)
-    made = Update(player, Plan(9, 3, graph=True), None, lambda step: 0, said.append)
+    player = Player(net, loss, torch.optim.SGD(net.parameters(), lr=0.0))
+    made = Update(
+        player, Plan(9, 3, compile=compiled, graph=True), None, lambda step: 0, said.append
+    )
     made.graphed = True  # as on a GPU
     return made
 
@@ -78,19 +80,25 @@ def test_warm_up_and_capture_see_the_same_memory(capturing: list[bool]):
     assert Graph.replays == 3 and not said
 
 
+def compiling(monkeypatch: pytest.MonkeyPatch, backend: object) -> None:
+    """torch.compile reads programs as ever, and this makes the code."""
+    whole = torch.compile
+    torch._dynamo.reset()
+    monkeypatch.setattr(torch, "compile", lambda f, **more: whole(f, backend=backend, **more))
+
+
 @pytest.mark.filterwarnings("ignore")  # of the compiler about itself
-def test_nothing_is_compiled_in_a_capture(capturing: list[bool]):
+def test_nothing_is_compiled_in_a_capture(capturing: list[bool], monkeypatch: pytest.MonkeyPatch):
     compiled_inside: list[bool] = []
 
     def backend(graph: torch.fx.GraphModule, given: list[Tensor]) -> object:
         compiled_inside.append(capturing[0])
         return graph.forward
 
-    torch._dynamo.reset()
-    terms = torch.compile(lambda net, x: net(x).square().mean(), backend=backend, dynamic=False)
+    compiling(monkeypatch, backend)
     said: list[str] = []
     update = update_of(
-        lambda net, batch, step: {"one": terms(net, batch["x"])}, said, compiled=True
+        lambda net, batch, step: {"one": net(batch["x"]).square().mean()}, said, compiled=True
     )
     for step in range(WARM_UP + 2):
         update(strided(step), step)
@@ -98,18 +106,16 @@ def test_nothing_is_compiled_in_a_capture(capturing: list[bool]):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_capture_that_fails_is_tried_again_without_compiled_code(capturing: list[bool]):
-    def inner(net: nn.Module, x: Tensor) -> Tensor:
-        return net(x).mean()
-
-    torch._dynamo.reset()
-    quick = torch.compile(inner, backend="eager", dynamic=False)
+def test_a_capture_that_fails_is_tried_again_without_compiled_code(
+    capturing: list[bool], monkeypatch: pytest.MonkeyPatch
+):
+    compiling(monkeypatch, "eager")
 
     def loss(net: nn.Module, batch: dict[str, Tensor], step: int) -> dict[str, Tensor]:
         x = batch["x"]
         if capturing[0] and update.compiled:
             x = x[:2]  # what the compiler has not seen
-        return {"one": quick(net, x)}
+        return {"one": net(x).mean()}
 
     said: list[str] = []
     update = update_of(loss, said, compiled=True)

@@ -21,17 +21,11 @@ Schedule = Literal["linear", "cosine", "step", "epochs", "constant"]
 
 @dataclass(frozen=True)
 class Player:
-    """One network, what it minimises and with which optimiser; a GAN has two.
-
-    Args:
-        compiled: whether `loss` runs compiled code, which is left aside where it stands in the way
-            of a graph.
-    """
+    """One network, what it minimises and with which optimiser; a GAN has two."""
 
     net: nn.Module
     loss: Loss
     optimizer: torch.optim.Optimizer
-    compiled: bool = False
 
 
 @dataclass(frozen=True)

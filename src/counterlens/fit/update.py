@@ -53,7 +53,7 @@ class Update:
         if plan.compile:
             fast = torch.compile(fast, dynamic=False)  # type: ignore[assignment]
         self.fast = fast
-        self.compiled = plan.compile or player.compiled
+        self.compiled = plan.compile
         self.graphed = plan.graph and next(player.net.parameters()).is_cuda
         self.names: tuple[str, ...] = ()
         self._graph: Any = None

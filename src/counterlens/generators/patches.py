@@ -77,40 +77,12 @@ def gathered(grid: Tensor, size: list[int], stride: int, pad: int) -> Float[Tens
     """The adjoint of `around`: every value added where its tap saw, in float32."""
     c, side, _, b, high, long = grid.shape
     kind = torch.promote_types(grid.dtype, torch.float32)
-    if torch.compiler.is_compiling() and side % stride == 0:
-        wide = _sums(grid.to(kind), stride)
-        rest = [n + 2 * pad - have for n, have in zip(size, wide.shape[2:], strict=True)]
-        wide = functional.pad(wide, (0, rest[1], 0, rest[0]))
-    else:
-        wide = grid.new_zeros(c, b, size[0] + 2 * pad, size[1] + 2 * pad, dtype=kind)
-        for k in range(side):
-            rows = slice(k, k + stride * (high - 1) + 1, stride)
-            for m in range(side):
-                wide[:, :, rows, m : m + stride * (long - 1) + 1 : stride] += grid[:, k, m]
+    wide = grid.new_zeros(c, b, size[0] + 2 * pad, size[1] + 2 * pad, dtype=kind)
+    for k in range(side):
+        rows = slice(k, k + stride * (high - 1) + 1, stride)
+        for m in range(side):
+            wide[:, :, rows, m : m + stride * (long - 1) + 1 : stride] += grid[:, k, m]
     return wide[:, :, pad : pad + size[0], pad : pad + size[1]].to(grid.dtype)
-
-
-def _sums(grid: Tensor, stride: int) -> Float[Tensor, "c b h w"]:
-    """The same as sums without a place written twice, which a compiler makes one kernel of."""
-    c, side, _, b, high, long = grid.shape
-    each = side // stride
-    parts = []
-    for p in range(stride):
-        for q in range(stride):
-            terms = [
-                functional.pad(
-                    grid[:, stride * k + p, stride * m + q],
-                    (m, each - 1 - m, k, each - 1 - k),
-                )
-                for k in range(each)
-                for m in range(each)
-            ]
-            parts.append(sum(terms[1:], terms[0]))
-    if stride == 1:
-        return parts[0]
-    h, w = high + each - 1, long + each - 1
-    laid = torch.stack(parts, 4).reshape(c, b, h, w, stride, stride).transpose(3, 4)
-    return laid.reshape(c, b, h * stride, w * stride)
 
 
 class _Around(torch.autograd.Function):

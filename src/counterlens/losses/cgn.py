@@ -129,7 +129,6 @@ class Game:
         entropy, edge: weights of the terms.
         edge_form: "study" (its formula) or "code" (its program).
         known: Gram matrices of all pictures of the data, which never change, where they are kept.
-        quick: makes the same of a function, only quicker.
         made: the last pictures of the generator, from which the critic then learns.
     """
 
@@ -140,7 +139,6 @@ class Game:
     edge: float
     edge_form: str = "study"
     known: Sequence[Float[Tensor, "n _ _"]] | None = None
-    quick: Callable[[Terms], Terms] = field(default=lambda terms: terms)
     made: Tensor | None = field(default=None)
 
     def __post_init__(self) -> None:
@@ -176,7 +174,7 @@ class Game:
         if self.made is None:
             self.made = torch.empty_like(batch["x"])
         with still(self.critic):
-            return self.quick(terms)(net, batch)
+            return terms(net, batch)
 
     def _generator(self, net: nn.Module, batch: Batch) -> dict[str, Tensor]:
         mask, front, behind = net(batch["u"], batch["y"], batch["places"])
@@ -202,9 +200,6 @@ class Game:
 
         Equation: lsgan2017 (9)   ½ (mean (D(x) − 1)² + mean D(x̂)²)
         """
-        return self.quick(self._critic)(net, batch)
-
-    def _critic(self, net: nn.Module, batch: Batch) -> dict[str, Tensor]:
         real, fake = self.scores(net, batch)
         return {"real": least_squares(real, 1.0) / 2, "fake": least_squares(fake, 0.0) / 2}
 
@@ -213,9 +208,6 @@ class Game:
 
         Equation: dcgan2016 §3   ½ (mean −log σ(D(x)) + mean −log(1 − σ(D(x̂))))
         """
-        return self.quick(self._gan_critic)(net, batch)
-
-    def _gan_critic(self, net: nn.Module, batch: Batch) -> dict[str, Tensor]:
         real, fake = self.scores(net, batch)
         return {"real": _cross(real, 1.0) / 2, "fake": _cross(fake, 0.0) / 2}
 

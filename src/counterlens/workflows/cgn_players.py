@@ -1,16 +1,15 @@
 """The two players of a CGN's training: their start, their losses, what an update of both needs.
 
 On one H200 an update of ten networks of Coloured MNIST, 266 GFLOP in 730 kernels, took 6.5 ms
-before losses could be compiled and the styles of real pictures were kept; `benchmarks/cgn_study.py
-speed` measures it. What is small and many is joined by a compiler (`compile`), what never changes
-is kept (`keep_grams`).
+before the styles of real pictures, which never change, were kept (`keep_grams`);
+`benchmarks/cgn_study.py speed` measures it. Losses are not compiled: replayed as graphs, compiled
+ones trained wrongly (H200, PyTorch 2.11).
 
 Paper: Sauer and Geiger 2021 (cgn2021, MNIST code).
 Differs: on a GPU the fixed VGG-16 works in bfloat16, all else in TF32; losses, Gram matrices, norms
        and weights are float32.
 """
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -23,8 +22,7 @@ from counterlens.fit import Player
 from counterlens.generators import cgn, critics
 from counterlens.generators.cgn import CGN, CLASSES, DCGAN, NOISE, PLACES
 from counterlens.generators.stacked import arrange, stacked
-from counterlens.losses.cgn import Game, Terms, grams
-from counterlens.losses.inner import Batch
+from counterlens.losses.cgn import Game, grams
 from counterlens.models.vgg import VGG16
 from counterlens.workflows.cgn_masks import BORDER
 from counterlens.workflows.digit_stack import Shuffled, seeded, unit_range
@@ -119,36 +117,6 @@ def known_grams(
     return made
 
 
-def compiled(say: Callable[[str], None]) -> Callable[[Terms], Terms]:
-    """Compile each function once; one that cannot be compiled is used as it is, and that is said.
-
-    A compiler joins the many small steps between products into few kernels.
-    """
-    made: dict[Terms, Terms] = {}
-
-    def quick(terms: Terms) -> Terms:
-        if terms in made:
-            return made[terms]
-
-        def first(net: nn.Module, batch: Batch) -> dict[str, Tensor]:
-            fast: Terms = torch.compile(terms, dynamic=False)
-            began = time.monotonic()
-            try:
-                found = fast(net, batch)
-                made[terms] = fast
-                say(f"compiled in {time.monotonic() - began:.0f} s")
-            except Exception as error:  # whatever a compiler stumbles over
-                why = (str(error).strip() or type(error).__name__).splitlines()[0]
-                say(f"not compiled, a little slower: {why}")
-                made[terms] = terms
-                found = terms(net, batch)
-            return found
-
-        return first
-
-    return quick
-
-
 def team(
     kind: str,
     settings: Settings,
@@ -157,15 +125,12 @@ def team(
     features: VGG16 | None,
     *,
     known: Sequence[Tensor] | None = None,
-    say: Callable[[str], None] = lambda line: None,
 ) -> list[Player]:
     """Both players with their losses and optimisers; the generator is the first."""
     game = Game(
         critic, features, tuple(settings["style"]), settings["entropy"], settings["edge"],
         settings["edge_form"], known,
     )  # fmt: skip
-    if settings["compile"]:
-        game.quick = compiled(say)
     ours, theirs = (
         (game.generator_terms, game.critic_terms)
         if kind == "cgn"
@@ -178,8 +143,7 @@ def team(
             player.parameters(), lr=settings["lr"], betas=(0.5, 0.999), fused=fused
         )
 
-    quick = bool(settings["compile"])
-    return [Player(net, ours, adam(net), quick), Player(critic, theirs, adam(critic), quick)]
+    return [Player(net, ours, adam(net)), Player(critic, theirs, adam(critic))]
 
 
 def batches(

@@ -29,7 +29,7 @@ COMMON: dict[str, Any] = {
     "epochs": 15, "batch": 16, "lr": 2e-4, "width": 32, "shuffle": "shift", "edge": 1.0,
     "edge_form": "study", "attempts": 6, "stack": 12, "reader_updates": 2000,
     "examined": 100, "graph": "auto", "form": "auto", "precision": "auto", "border_start": True,
-    "compile": False, "keep_grams": "auto", "together": 1, "minutes": 0.0, "average": 0.0,
+    "keep_grams": "auto", "together": 1, "minutes": 0.0, "average": 0.0,
     "keep_every": 3,
 }  # fmt: skip
 GAN = {"critic": "linear", "critic_width": 512, "init": "normal", "gain": 0.02, "attempts": 1}

@@ -249,7 +249,7 @@ def _fit(
         return found
 
     progress, made = fit(
-        players.team(job.kind, settings, net, critic, job.features, known=job.known, say=job.say),
+        players.team(job.kind, settings, net, critic, job.features, known=job.known),
         players.batches(job.x, job.y, settings, order, generator),
         plan=plan,
         folder=job.run.folder / "state" / f"round-{number}",
