@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 
 from counterlens.ball import Ball, row_seeds
 from counterlens.objectives import confidence_anywhere, dlr, wrongness
-from counterlens.search import apgd, fab, pgd, square
+from counterlens.search import apgd, apgd_from_afar, fab, pgd, square
 
 SEARCHES = {
     "pgd": lambda f, x, b, s: pgd(f, x, b, steps=4),
     "pgd-momentum": lambda f, x, b, s: pgd(f, x, b, steps=4, momentum=0.9, generator=s),
     "apgd": lambda f, x, b, s: apgd(f, x, b, steps=6, restarts=2, generator=s),
+    "apgd-from-afar": lambda f, x, b, s: apgd_from_afar(f, x, b, steps=8, generator=s),
     "square": lambda f, x, b, s: square(f, x, b, queries=12, generator=s),
 }
 NORMS = {"square": ["l2", "linf"]}

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from counterlens.ball import Ball, mix, row_seeds
-from counterlens.search import apgd
+from counterlens.search import apgd, apgd_from_afar
 from counterlens.search.apgd import Apgd, checkpoints
 from counterlens.search.rules import Told
 
@@ -150,3 +150,25 @@ def test_scores_that_are_no_numbers_are_not_followed(rng):
 
     found = apgd(cliff, x, Ball("l2", 0.4), steps=20)
     assert torch.isfinite(found.scores).all() and torch.isfinite(found.points).all()
+
+
+def test_from_afar_a_linear_score_is_solved_in_the_ball_that_was_asked_for(rng):
+    x = torch.full((3, 1, 4, 4), 0.5, dtype=torch.float64)
+    slope = torch.randn(16, generator=rng, dtype=torch.float64)
+    found = apgd_from_afar(lambda z: z.flatten(1) @ slope, x, Ball("l2", 0.3), steps=60)
+    exact = 0.5 * slope.sum() + 0.3 * slope.norm()  # no pixel meets its wall
+    torch.testing.assert_close(found.scores, exact.expand(3), rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 5, 50])
+def test_from_afar_costs_a_start_and_a_look_at_the_image_for_each_ball_more(steps, rng):
+    calls = []
+
+    def counted(z: torch.Tensor) -> torch.Tensor:
+        calls.append(z.requires_grad)
+        return z.flatten(1).sum(1)
+
+    x = torch.rand(2, 1, 3, 3, generator=rng, dtype=torch.float64)
+    found = apgd_from_afar(counted, x, Ball("l2", 0.5), steps=steps)
+    assert sum(calls) <= steps + 3 and len(calls) - sum(calls) <= 3
+    assert (found.points - x).flatten(1).norm(dim=1).max() <= 0.5 + 1e-9

@@ -1,6 +1,6 @@
 """Searches: how an objective is raised over images."""
 
-from counterlens.search.apgd import apgd
+from counterlens.search.apgd import apgd, apgd_from_afar
 from counterlens.search.fab import Nearest, fab
 from counterlens.search.found import Found, frozen
 from counterlens.search.noise import adversarial_noise
@@ -26,6 +26,7 @@ __all__ = [
     "Trust",
     "adversarial_noise",
     "apgd",
+    "apgd_from_afar",
     "fab",
     "frozen",
     "lowest_confidence",

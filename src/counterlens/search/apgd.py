@@ -6,7 +6,8 @@ Differs: two habits of the reference implementation are kept, because published 
        them: rule 1 is "≤" where the paper has "<", and in the first window the first
        score is compared with 0 instead of the score at the start. The best point by score is
        returned, never one below the clean image. For l1 we take the sparse step of `Ball` with
-       the same schedule, not the separate l1 algorithm of Croce and Hein 2021.
+       the same schedule, not the separate l1 algorithm of Croce and Hein 2021, whose wider
+       balls `apgd_from_afar` borrows for all norms.
 """
 
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ from counterlens.types import Images, Objective
 
 MOMENTUM = 0.75
 RHO = 0.75
+AFAR = ((2.0, 0.25), (1.4, 0.25))  # how wide, and which share of the steps; the rest at 1
 
 
 @lru_cache
@@ -143,11 +145,13 @@ def apgd(
     steps: int = 100,
     restarts: int = 1,
     generator: torch.Generator | Seeds | None = None,
+    begin: Images | None = None,
 ) -> Found:
     """Raise the objective inside a ball by Auto-PGD; the best point of all restarts.
 
     Args:
         generator: a generator or one seed per row; None means the fixed seed 0.
+        begin: points of the ball where the first run begins; None means random ones.
     """
     x = x.detach()
     rule = Apgd(steps)
@@ -157,8 +161,35 @@ def apgd(
     best, points = start, x
     for restart in range(restarts):
         state = rule.start(x, ball, mix(seeds, restart))
+        if begin is not None and restart == 0:
+            state |= {"z": begin, "before": begin, "best": begin}
         for _ in range(rule.evaluations):
             score, grad = value_and_grad(objective, state["z"])
             state = rule.tell(state, x, ball, Told(score, score, grad))
         best, points = keep(best, points, state["top"], state["best"])
     return Found(points, best, start)
+
+
+def apgd_from_afar(
+    objective: Objective,
+    x: Images,
+    ball: Ball,
+    *,
+    steps: int = 100,
+    generator: torch.Generator | Seeds | None = None,
+) -> Found:
+    """Auto-PGD in wider balls first, each search going on from the best point of the one before.
+
+    Around an image a robust classifier is flat or has several tops; in a wider ball the search gets
+    past them, and what it finds there is pulled into the ball that was asked for.
+    """
+    parts = [(width, int(share * steps)) for width, share in AFAR]
+    parts.append((1.0, steps - sum(count for _, count in parts)))
+    begin = None
+    for width, count in parts:
+        if count or width == 1:
+            part = Ball(ball.norm, width * ball.radius)
+            begin = begin if begin is None else part.project(begin, x)
+            found = apgd(objective, x, part, steps=count, generator=generator, begin=begin)
+            begin = found.points
+    return found
