@@ -10,9 +10,10 @@ border. A mask that has turned into its negative fails at least the last two.
 Paper: the collapse is described in cgnstudy2022 (appendix C).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,7 +23,9 @@ from torch import Tensor
 from counterlens.data.digit_factors import DIGITS, Digits
 from counterlens.data.mnist_variants import MASK_ABOVE, OBJECT_ABOVE
 from counterlens.generators.cgn import CGN, NOISE
+from counterlens.metrics.intervals import wilson
 from counterlens.models.digit_net import DigitNet
+from counterlens.runs import Number
 from counterlens.workflows.digit_stack import Pool, pieces, train_stack
 
 READ, LEAST_AREA, MOST_AREA = 0.85, 0.05, 0.60
@@ -108,3 +111,35 @@ def examine(net: CGN, reader: DigitNet, *, count: int = PER_DIGIT, seed: int = 0
         for value in (right, masks.mean((2, 3)), inside)
     )
     return Health(read, area, inner)
+
+
+def mask_numbers(
+    rows: Sequence[Mapping[str, Any]], taken: Sequence[Mapping[str, Any]], tries: int
+) -> dict[str, Number]:
+    """How many digits are intact.
+
+    Args:
+        rows: all trainings.
+        taken: of each seed, the one that is kept.
+        tries: that a seed may take.
+    """
+    total = DIGITS * len(taken)
+    first = sum(row["intact"] for row in rows if row["attempt"] == 0)
+    last = sum(row["intact"] for row in taken)
+    rule = f"digits whose masks are intact: {READ:.0%} read right, area 5–60 %, centre above border"
+
+    def share(count: int, which: str) -> Number:
+        return Number(count / total, total, *wilson(count, total), f"{rule}; {which}")
+
+    return {
+        "cgn.masks.first_try": share(first, "one try"),
+        "cgn.masks.intact": share(last, f"up to {tries} tries a seed"),
+        "cgn.masks.restarts": Number(
+            float(sum(row["attempt"] for row in taken)), len(taken), None, None,
+            "tries before the one that is kept, all seeds together",
+        ),
+        "cgn.masks.extra": Number(
+            float(sum(row["extra"] for row in taken)), len(taken), None, None,
+            "epochs after the last one that the kept tries went on, all seeds together",
+        ),
+    }  # fmt: skip

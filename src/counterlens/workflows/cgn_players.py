@@ -25,6 +25,7 @@ from counterlens.generators.stacked import arrange, stacked
 from counterlens.losses.cgn import Game, grams
 from counterlens.models.vgg import VGG16
 from counterlens.workflows.cgn_masks import BORDER
+from counterlens.workflows.cgn_recover import focused
 from counterlens.workflows.digit_stack import Shuffled, seeded, unit_range
 
 Settings = Mapping[str, Any]
@@ -152,22 +153,32 @@ def batches(
     settings: Settings,
     order: Shuffled,
     generator: torch.Generator,
+    collapsed: Callable[[int], Sequence[str]] | None = None,
 ) -> Callable[[int], dict[str, Tensor]]:
-    """What an update of both players needs, drawn anew for each."""
+    """What an update of both players needs, drawn anew for each.
+
+    Args:
+        collapsed: the digits of each network after so many epochs, which then come more often.
+    """
     b, s, device = order.batch, order.stack, x.device
     width = settings["critic_width"] if settings["critic"] == "linear" else 1
+    focus = focused(y, settings["focus"], collapsed, generator) if collapsed else None
 
     def batch(step: int) -> dict[str, Tensor]:
         rows = order(step)
-        pictures = unit_range(x[rows.flatten()])
         uniform = torch.rand(b, s, 2 * PLACES + 1, device=device, generator=generator)
         keep = torch.rand(6, b, s, width, device=device, generator=generator) < critics.KEPT
+        u = torch.randn(b, s, NOISE, device=device, generator=generator)
+        classes = (uniform[:, :, -1] * CLASSES).long().clamp_max(CLASSES - 1)
+        if focus:  # the last to draw: the rest of the batch is as it is without
+            rows, classes = focus(step // order.per_epoch, rows, classes)
+        pictures = unit_range(x[rows.flatten()])
         return {
             "x": pictures.view(b, s, *pictures.shape[1:]),
             "rows": rows,
             "labels": y[rows],
-            "u": torch.randn(b, s, NOISE, device=device, generator=generator),
-            "y": (uniform[:, :, -1] * CLASSES).long().clamp_max(CLASSES - 1),
+            "u": u,
+            "y": classes,
             "places": uniform[:, :, :-1].contiguous().view(b, s, 2, PLACES),
             "keep": keep,
         }

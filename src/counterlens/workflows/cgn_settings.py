@@ -30,7 +30,7 @@ COMMON: dict[str, Any] = {
     "edge_form": "study", "attempts": 6, "stack": 12, "reader_updates": 2000,
     "examined": 100, "graph": "auto", "form": "auto", "precision": "auto", "border_start": True,
     "keep_grams": "auto", "together": 1, "minutes": 0.0, "average": 0.0,
-    "keep_every": 3,
+    "keep_every": 3, "focus": 0.0, "extra": 0,
 }  # fmt: skip
 GAN = {"critic": "linear", "critic_width": 512, "init": "normal", "gain": 0.02, "attempts": 1}
 
@@ -42,6 +42,17 @@ def defaults(which: str, kind: str) -> dict[str, Any]:
     if kind not in KINDS:
         raise InputError(f"kind is {kind!r}, expected cgn or gan.")
     return copy.deepcopy({**COMMON, **SETS[which], **(GAN if kind == "gan" else {})})
+
+
+def check(settings: Mapping[str, Any], kind: str) -> None:
+    """Refuse what cannot be done about collapsed digits."""
+    focus, extra = settings["focus"], settings["extra"]
+    if not 0 <= focus < 1:
+        raise InputError(f"focus is {focus}, expected a share from 0 to below 1, e.g. focus=0.3.")
+    if not isinstance(extra, int) or extra < 0:
+        raise InputError(f"extra is {extra!r}, expected a number of epochs, e.g. extra=5.")
+    if kind == "gan" and (focus or extra):
+        raise InputError("focus and extra came with kind gan, expected cgn: a GAN has no masks.")
 
 
 def next_round(

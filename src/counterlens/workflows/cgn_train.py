@@ -2,7 +2,8 @@
 
 All seeds of a set are one stack on one device. The masks are examined after every epoch by the
 criterion of `cgn_masks`. A network that ends with a collapsed digit is trained again from a new
-start, and the restarts are counted; a round in which all is lost by half-time ends there.
+start, and the restarts are counted; a round in which all is lost by half-time ends there. Before
+that it may recover: `focus` and `extra`, see `cgn_recover`.
 
 15 epochs are 56,250 updates of Coloured MNIST and 46,875 of another set; `cgn_players` says what
 one costs.
@@ -37,8 +38,9 @@ from counterlens.models.digit_net import DigitNet
 from counterlens.runs import Number, Run, new_folder
 from counterlens.workflows import bare, recipes
 from counterlens.workflows import cgn_players as players
-from counterlens.workflows.cgn_masks import READ, Health, examine, reads, train_reader
-from counterlens.workflows.cgn_settings import defaults, next_round, numbers_of
+from counterlens.workflows import cgn_recover as recover
+from counterlens.workflows.cgn_masks import Health, examine, mask_numbers, reads, train_reader
+from counterlens.workflows.cgn_settings import check, defaults, next_round, numbers_of
 from counterlens.workflows.cgn_sheets import save_sheet
 from counterlens.workflows.digit_stack import Shuffled
 from counterlens.workflows.telling import Say, teller, write_report
@@ -97,6 +99,7 @@ def train_cgn(
     began = time.monotonic()
     settings = defaults(which, kind)
     recipes.change(settings, changes)
+    check(settings, kind)
     chosen = list(dict.fromkeys(seeds))
     if not chosen:
         raise InputError("no seed came, expected one or more, e.g. --seeds 0,1,2.")
@@ -174,9 +177,9 @@ def _round(job: _Job, number: int, team: Sequence[tuple[int, int]]) -> list[dict
     net, critic = players.nets(job.kind, job.settings, starts, job.x, job.dtype)
     healths: list[Health] = []
     began = time.monotonic()
-    early = False
+    early, extra = False, [0] * len(team)
     try:
-        net = _fit(job, number, team, net, critic, healths)
+        net, extra = _fit(job, number, team, net, critic, healths)
     except _Lost:
         job.say("every network of this round has collapsed: it ends here.")
         early = True
@@ -187,11 +190,12 @@ def _round(job: _Job, number: int, team: Sequence[tuple[int, int]]) -> list[dict
         row: dict[str, Any] = {
             "round": number, "seed": seed, "attempt": attempt, "intact": CLASSES,
             "seconds": round(seconds / len(team), 1), "ended_early": early,
+            "extra": extra[i],
         }  # fmt: skip
         if healths:
             last = healths[-1]
             row["intact"] = int(last.intact[i].sum())
-            row["collapsed"] = "".join(str(d) for d in range(CLASSES) if not last.intact[i, d])
+            row["collapsed"] = recover.digits_of(last.intact)[i]
             row["read"] = round(last.read[i].mean().item(), 4)
             row["area"] = round(last.area[i].mean().item(), 4)
         rivals = [r["intact"] for r in (*before, *rows) if r["seed"] == seed]
@@ -209,14 +213,19 @@ def _fit(
     net: CGN | DCGAN,
     critic: nn.Module,
     healths: list[Health],
-) -> CGN | DCGAN:
-    """Train one stack; the networks to keep, whose masks are examined after every epoch."""
+) -> tuple[CGN | DCGAN, list[int]]:
+    """Train one stack, its masks examined after every epoch.
+
+    Returns:
+        The networks to keep, and how many extra epochs each was trained.
+    """
     settings, stack, cuda = job.settings, len(team), job.device.type == "cuda"
+    folder = job.run.folder / "state" / f"round-{number}"
     generator = torch.Generator(job.device)
     seed = team[0][0] + 101 * number
     order = Shuffled(len(job.x), settings["batch"], stack, seed, job.device)
     plan = Plan(
-        steps=settings["epochs"] * order.per_epoch,
+        steps=(settings["epochs"] + settings["extra"]) * order.per_epoch,
         per_epoch=order.per_epoch,
         seed=seed,
         schedule="constant",
@@ -225,47 +234,85 @@ def _fit(
         log_every=200,
         checkpoint_minutes=3.0,
     )
-    half = plan.steps // 2
     began = time.monotonic()
 
     def judge(mixed: nn.Module, step: int) -> dict[str, float]:
         kept: Any = mixed.net
-        epoch = step // order.per_epoch
-        name = f"round-{number + 1}-epoch-{epoch:02d}"
-        save_sheet(job.run, name, kept, f"seed {team[0][0]}, epoch {epoch}")
-        found: dict[str, float] = {}
-        intact = torch.full((stack,), CLASSES)
-        if job.reader is not None and isinstance(kept, CGN):
-            healths.append(examine(kept, job.reader, count=settings["examined"]))
-            intact = healths[-1].intact.sum(1)
-            found = {"intact": intact.float().mean().item(), "whole": float((intact == 10).sum())}
-            if kept is not net and isinstance(net, CGN):  # as it is without the average
-                last = examine(net.eval(), job.reader, count=settings["examined"])
-                found["unaveraged"] = last.intact.sum(1).float().mean().item()
-        if settings["keep_every"] and epoch % settings["keep_every"] == 0 and step < plan.steps:
-            _keep_unfinished(job, kept, team, intact.tolist(), epoch, time.monotonic() - began)
-        if half <= step < plan.steps and int(intact.max()) < LOST:
-            raise _Lost
-        return found
+        nets, seconds = (net, kept), time.monotonic() - began
+        return _judge(job, number, team, step // order.per_epoch, nets, healths, seconds)
+
+    def collapsed(epoch: int) -> list[str]:
+        return recover.noted(folder, epoch, stack)
 
     progress, made = fit(
         players.team(job.kind, settings, net, critic, job.features, known=job.known),
-        players.batches(job.x, job.y, settings, order, generator),
+        players.batches(
+            job.x, job.y, settings, order, generator, collapsed if settings["focus"] else None
+        ),
         plan=plan,
-        folder=job.run.folder / "state" / f"round-{number}",
+        folder=folder,
         generator=generator,
         judge=judge,
         say=job.say,
+        enough=lambda step: settings["extra"] > 0 and recover.all_whole(folder, stack),
     )
     if not progress.done:
         raise InputError(f"stopped before the end: repeat with --resume ({job.run.folder}).")
     kept: Any = made[0]
-    if job.reader is not None and not healths and isinstance(kept, CGN):
-        healths.append(
-            examine(kept, job.reader, count=settings["examined"])
-        )  # continued after its last epoch
-    job.run.write_table(f"epochs_round_{number + 1}", progress.rows)
-    return kept  # type: ignore[no-any-return]
+    ends = recover.put_back(folder, kept) if settings["extra"] else {}
+    if isinstance(kept, CGN) and (settings["extra"] or not healths):  # put back, or continued
+        healths.append(_examined(job, kept))
+    rows = progress.rows
+    if settings["focus"]:
+        rows = [{**row, "focus": collapsed(row["epoch"] - 1)} for row in rows]
+    job.run.write_table(f"epochs_round_{number + 1}", rows)
+    last = progress.step // order.per_epoch
+    return kept, [ends.get(i, last) - settings["epochs"] for i in range(stack)]
+
+
+def _judge(
+    job: _Job,
+    number: int,
+    team: Sequence[tuple[int, int]],
+    epoch: int,
+    nets: tuple[nn.Module, nn.Module],
+    healths: list[Health],
+    seconds: float,
+) -> dict[str, float]:
+    """What the networks are like after an epoch, of which all is kept that a later one needs.
+
+    Args:
+        nets: as they are trained, and as they would be kept.
+    """
+    settings, folder = job.settings, job.run.folder / "state" / f"round-{number}"
+    live, kept = nets
+    assert isinstance(kept, CGN | DCGAN)
+    title = f"seed {team[0][0]}, epoch {epoch}"
+    save_sheet(job.run, f"round-{number + 1}-epoch-{epoch:02d}", kept, title)
+    found: dict[str, float] = {}
+    intact = torch.full((len(team),), CLASSES)
+    if isinstance(kept, CGN):
+        healths.append(_examined(job, kept))
+        digits = healths[-1].intact
+        intact = digits.sum(1)
+        found = {"intact": intact.float().mean().item(), "whole": float((intact == 10).sum())}
+        if kept is not live and isinstance(live, CGN):  # as it is without the average
+            found["unaveraged"] = _examined(job, live.eval()).intact.sum(1).float().mean().item()
+        if settings["focus"]:
+            recover.note(folder, epoch, digits)
+        if settings["extra"] and epoch >= settings["epochs"]:
+            recover.keep_whole(folder, kept, digits, epoch)
+    last, every = settings["epochs"], settings["keep_every"]
+    if every and epoch % every == 0 and epoch < last + settings["extra"]:
+        _keep_unfinished(job, kept, team, intact.tolist(), epoch, seconds)
+    if last / 2 <= epoch < last and int(intact.max()) < LOST:
+        raise _Lost
+    return found
+
+
+def _examined(job: _Job, net: CGN) -> Health:
+    assert job.reader is not None
+    return examine(net, job.reader, count=job.settings["examined"])
 
 
 def _keep_unfinished(
@@ -332,31 +379,13 @@ def _finish(job: _Job, seeds: Sequence[int], seconds: float) -> None:
 def _mask_numbers(
     job: _Job, rows: Sequence[Mapping[str, Any]], taken: Sequence[Mapping[str, Any]]
 ) -> None:
-    from counterlens.metrics.intervals import wilson
-
-    total = CLASSES * len(taken)
-    first = sum(row["intact"] for row in rows if row["attempt"] == 0)
-    last = sum(row["intact"] for row in taken)
-    rule = f"digits whose masks are intact: {READ:.0%} read right, area 5–60 %, centre above border"
-    found = {
-        "cgn.masks.first_try": Number(
-            first / total, total, *wilson(first, total), f"{rule}; one try"
-        ),
-        "cgn.masks.intact": Number(
-            last / total, total, *wilson(last, total),
-            f"{rule}; up to {job.settings['attempts']} tries a seed",
-        ),
-        "cgn.masks.restarts": Number(
-            float(sum(row["attempt"] for row in taken)), len(taken), None, None,
-            "tries before the one that is kept, all seeds together",
-        ),
-    }  # fmt: skip
-    job.run.add_numbers(found)
+    tries = job.settings["attempts"]
+    job.run.add_numbers(mask_numbers(rows, taken, tries))
     missing = [
         f"seed {row['seed']}: digits {row['collapsed']}" for row in taken if row["intact"] < 10
     ]
     if missing:
-        text = f"Collapsed masks after {job.settings['attempts']} tries: {'; '.join(missing)}."
+        text = f"Collapsed masks after {tries} tries: {'; '.join(missing)}."
         job.run.write_table("notes", [{"note": text}])
         job.say(text + " Raise attempts or edge (--set attempts=12), or take other seeds.")
 
