@@ -94,6 +94,7 @@ def plain(given: argparse.Namespace) -> dict[Path, list[str]]:
     for name, edge in PLAIN.items():
         out = given.runs / f"{name}-coloured"
         changes = [*given.changes, edge, "border_start=false", "attempts=1", "average=0"]
+        changes += ["focus=0", "extra=0"]
         more = ["--vgg", given.vgg, "--seeds", given.plain_seeds, *words("--set", changes)]
         jobs[out] = command("cgn_train", "coloured", out, given, *more)
     return jobs
