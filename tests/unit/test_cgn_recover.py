@@ -120,8 +120,10 @@ class Judgements:
 
     def __init__(self, *words: tuple[str, str], stop_at: int = 0) -> None:
         self.words, self.calls, self.stop_at = words, 0, stop_at
+        self.seeds: list[int] = []
 
-    def __call__(self, net: object, reader: object, *, count: int) -> Health:
+    def __call__(self, net: object, reader: object, *, count: int, seed: int) -> Health:
+        self.seeds.append(seed)
         word = self.words[min(self.calls, len(self.words) - 1)]
         self.calls += 1
         if self.calls == self.stop_at:
@@ -209,7 +211,8 @@ def test_training_goes_on_until_every_network_was_whole_once(
 def test_a_network_that_stays_broken_uses_all_extra_epochs(
     tmp_path: Path, mnist: str, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(cgn_train, "examine", Judgements(("9", "")))
+    judgements = Judgements(("9", ""))
+    monkeypatch.setattr(cgn_train, "examine", judgements)
     changes = [*TINY, "epochs=1", "extra=2", "focus=0.3"]
     run = train_cgn(
         "coloured", mnist=mnist, seeds=(0, 4), changes=changes, out=tmp_path / "r", quiet=True
@@ -218,6 +221,7 @@ def test_a_network_that_stays_broken_uses_all_extra_epochs(
         (2, "9"),
         (0, ""),
     ]
+    assert judgements.seeds == [0, 0, 0, 1]  # what counts is not the look it was stopped for
     assert run.numbers["cgn.masks.extra"].value == 2
 
 

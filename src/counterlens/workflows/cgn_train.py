@@ -261,7 +261,8 @@ def _fit(
     kept: Any = made[0]
     ends = recover.put_back(folder, kept) if settings["extra"] else {}
     if isinstance(kept, CGN) and (settings["extra"] or not healths):  # put back, or continued
-        healths.append(_examined(job, kept))
+        second = int(settings["extra"] > 0)  # other masks than those it was stopped for
+        healths.append(_examined(job, kept, seed=second))
     rows = progress.rows
     if settings["focus"]:
         rows = [{**row, "focus": collapsed(row["epoch"] - 1)} for row in rows]
@@ -310,9 +311,9 @@ def _judge(
     return found
 
 
-def _examined(job: _Job, net: CGN) -> Health:
+def _examined(job: _Job, net: CGN, *, seed: int = 0) -> Health:
     assert job.reader is not None
-    return examine(net, job.reader, count=job.settings["examined"])
+    return examine(net, job.reader, count=job.settings["examined"], seed=seed)
 
 
 def _keep_unfinished(
