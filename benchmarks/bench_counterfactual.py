@@ -7,7 +7,8 @@ Result: 96 rows × 500 steps cost 0.989 [0.959, 0.998] times the bare passes by 
 running, torch 2.15.0. The network is cifar10-at-0.5 with widths 8, 16, 32, 64, trained for 15
 epochs, not the larger one that is shipped. The search makes all of those passes and more, so a
 ratio below 1 says that its own work is lost in the spread of the rounds (64.6 to 67.7 s for the
-search, 64.7 to 70.6 s for the passes).
+search, 64.7 to 70.6 s for the passes). Measured before the search began in wider balls, which makes
+two passes and two looks at the images more.
 Run: make bench-counterfactual ARGS="--model FOLDER"
 """
 
