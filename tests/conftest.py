@@ -35,3 +35,17 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip("outside data absent: set COUNTERLENS_DATA to a folder of packed sets")
     return folder
+
+
+@pytest.fixture
+def few_digits(tmp_path: Path) -> str:
+    """Both splits of MNIST, eighty pictures each, all ten digits among them."""
+    from counterlens.data import open_set, write_pack
+
+    specs = []
+    for name in ("mnist-train", "mnist"):
+        shipped = open_set(f"sample:{name}")
+        pictures, labels = [shipped.read(i) for i in range(80)], shipped.labels[:80].tolist()
+        write_pack(tmp_path / f"{name}.npz", pictures, labels, shipped.classes)
+        specs.append(f"pack:{tmp_path / name}.npz")
+    return ",".join(specs)

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from counterlens.data import open_set, write_pack
 from counterlens.fit import update
 from counterlens.generators import cgn
 from counterlens.workflows import cgn_train
@@ -19,20 +18,8 @@ TINY = ["width=4", "critic_width=8", "style=[0,0,0,0]", "reader_updates=2", "exa
 TINY += ["batch=20", "attempts=1"]
 
 
-@pytest.fixture
-def mnist(tmp_path: Path) -> str:
-    """A few digits."""
-    specs = []
-    for name in ("mnist-train", "mnist"):
-        digits = open_set(f"sample:{name}")
-        pictures, labels = [digits.read(i) for i in range(80)], digits.labels[:80].tolist()
-        write_pack(tmp_path / f"{name}.npz", pictures, labels, digits.classes)
-        specs.append(f"pack:{tmp_path / name}.npz")
-    return ",".join(specs)
-
-
 def test_a_run_that_is_broken_off_leaves_its_networks(
-    tmp_path: Path, mnist: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, few_digits: str, monkeypatch: pytest.MonkeyPatch
 ):
     whole, calls = cgn_train.examine, []
 
@@ -46,7 +33,12 @@ def test_a_run_that_is_broken_off_leaves_its_networks(
     changes = [*TINY, "epochs=9", "keep_every=1", "average=0"]
     with pytest.raises(KeyboardInterrupt):
         train_cgn(
-            "coloured", mnist=mnist, seeds=(0, 4), changes=changes, out=tmp_path / "r", quiet=True
+            "coloured",
+            mnist=few_digits,
+            seeds=(0, 4),
+            changes=changes,
+            out=tmp_path / "r",
+            quiet=True,
         )
     assert not (tmp_path / "r" / "seed-0").exists()
     for seed in (0, 4):
@@ -56,7 +48,7 @@ def test_a_run_that_is_broken_off_leaves_its_networks(
 
 
 def test_the_averaged_networks_are_examined_and_kept(
-    tmp_path: Path, mnist: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, few_digits: str, monkeypatch: pytest.MonkeyPatch
 ):
     seen: list[torch.Tensor] = []
     follow = update.Average.update
@@ -81,7 +73,7 @@ def test_the_averaged_networks_are_examined_and_kept(
     monkeypatch.setattr(update.Average, "__init__", begun)
     changes = [*TINY, "epochs=1", "average=0.9"]
     run = train_cgn(
-        "coloured", mnist=mnist, seeds=(0,), changes=changes, out=tmp_path / "r", quiet=True
+        "coloured", mnist=few_digits, seeds=(0,), changes=changes, out=tmp_path / "r", quiet=True
     )
     kept, card = cgn.load(tmp_path / "r" / "seed-0")
     assert not (tmp_path / "r" / "unfinished").exists()

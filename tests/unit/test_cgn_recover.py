@@ -13,7 +13,6 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from counterlens.data import open_set, write_pack
 from counterlens.errors import InputError
 from counterlens.generators.cgn import NOISE, PLACES
 from counterlens.workflows import cgn_players as players
@@ -103,18 +102,6 @@ def test_a_digit_that_the_data_lack_is_not_drawn():
     assert set(made[:, 1].tolist()) == {1, 8} and (y[found[:, 1]][made[:, 1] == 8] == 8).all()
 
 
-@pytest.fixture
-def mnist(tmp_path: Path) -> str:
-    """A few digits, all ten among them."""
-    specs = []
-    for name in ("mnist-train", "mnist"):
-        shipped = open_set(f"sample:{name}")
-        pictures, labels = [shipped.read(i) for i in range(80)], shipped.labels[:80].tolist()
-        write_pack(tmp_path / f"{name}.npz", pictures, labels, shipped.classes)
-        specs.append(f"pack:{tmp_path / name}.npz")
-    return ",".join(specs)
-
-
 class Judgements:
     """What an examination says each time, in place of looking at the masks of two networks."""
 
@@ -142,7 +129,7 @@ def weights(run: Path) -> list[bytes]:
 
 
 def test_a_training_that_is_stopped_and_continued_draws_the_same(
-    tmp_path: Path, mnist: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, few_digits: str, monkeypatch: pytest.MonkeyPatch
 ):
     said = (("9", ""), ("1", "38"), ("", "3"), ("5", "5"))
     changes = [*TINY, "epochs=4", "focus=0.6"]
@@ -152,7 +139,7 @@ def test_a_training_that_is_stopped_and_continued_draws_the_same(
     ) -> object:
         monkeypatch.setattr(cgn_train, "examine", judgements)
         return train_cgn(
-            "coloured", mnist=mnist, seeds=(0, 4), changes=[*changes, *focus.split()],
+            "coloured", mnist=few_digits, seeds=(0, 4), changes=[*changes, *focus.split()],
             out=tmp_path / name, resume=resume, quiet=True,
         )  # fmt: skip
 
@@ -173,14 +160,14 @@ def test_a_training_that_is_stopped_and_continued_draws_the_same(
 
 
 def test_training_goes_on_until_every_network_was_whole_once(
-    tmp_path: Path, mnist: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, few_digits: str, monkeypatch: pytest.MonkeyPatch
 ):
     said = (("", "9"), ("", "19"), ("3", "9"), ("3", ""), ("", ""))  # after epochs 1 to 4, the end
 
     def train(name: str, judgements: Judgements, *more: str, resume: bool = False) -> list[dict]:
         monkeypatch.setattr(cgn_train, "examine", judgements)
         run = train_cgn(
-            "coloured", mnist=mnist, seeds=(0, 4), changes=[*TINY, *more], out=tmp_path / name,
+            "coloured", mnist=few_digits, seeds=(0, 4), changes=[*TINY, *more], out=tmp_path / name,
             resume=resume, quiet=True,
         )  # fmt: skip
         assert len(run.table("epochs_round_1")) == judgements.calls - ("extra=5" in more)
@@ -201,7 +188,7 @@ def test_training_goes_on_until_every_network_was_whole_once(
     monkeypatch.setattr(cgn_train, "examine", Judgements(*said[3:]))
     changes = [*TINY, "epochs=2", "extra=5"]
     run = train_cgn(
-        "coloured", mnist=mnist, seeds=(0, 4), changes=changes, out=tmp_path / "stopped",
+        "coloured", mnist=few_digits, seeds=(0, 4), changes=changes, out=tmp_path / "stopped",
         resume=True, quiet=True,
     )  # fmt: skip
     assert weights(tmp_path / "stopped") == [first, second]
@@ -209,13 +196,13 @@ def test_training_goes_on_until_every_network_was_whole_once(
 
 
 def test_a_network_that_stays_broken_uses_all_extra_epochs(
-    tmp_path: Path, mnist: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, few_digits: str, monkeypatch: pytest.MonkeyPatch
 ):
     judgements = Judgements(("9", ""))
     monkeypatch.setattr(cgn_train, "examine", judgements)
     changes = [*TINY, "epochs=1", "extra=2", "focus=0.3"]
     run = train_cgn(
-        "coloured", mnist=mnist, seeds=(0, 4), changes=changes, out=tmp_path / "r", quiet=True
+        "coloured", mnist=few_digits, seeds=(0, 4), changes=changes, out=tmp_path / "r", quiet=True
     )
     assert [(row["extra"], row["collapsed"]) for row in run.table("attempts")] == [
         (2, "9"),

@@ -1,6 +1,7 @@
 """apgd against a one-image plain-loop reading of the algorithm, and its published checkpoints."""
 
 import math
+import sys
 
 import numpy as np
 import pytest
@@ -172,3 +173,16 @@ def test_from_afar_costs_a_start_and_a_look_at_the_image_for_each_ball_more(step
     found = apgd_from_afar(counted, x, Ball("l2", 0.5), steps=steps)
     assert sum(calls) <= steps + 3 and len(calls) - sum(calls) <= 3
     assert (found.points - x).flatten(1).norm(dim=1).max() <= 0.5 + 1e-9
+
+
+def test_without_wider_balls_it_is_the_published_search(rng, monkeypatch):
+    monkeypatch.setattr(sys.modules["counterlens.search.apgd"], "AFAR", ())
+    x = torch.rand(3, 1, 4, 4, generator=rng, dtype=torch.float64)
+    slope = torch.randn(16, generator=rng, dtype=torch.float64)
+
+    def wavy(z: torch.Tensor) -> torch.Tensor:
+        return torch.sin(7 * z.flatten(1)) @ slope
+
+    ball = Ball("l2", 0.4)
+    one, two = apgd(wavy, x, ball, steps=20), apgd_from_afar(wavy, x, ball, steps=20)
+    assert torch.equal(one.points, two.points) and torch.equal(one.scores, two.scores)

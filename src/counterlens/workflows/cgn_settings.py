@@ -79,7 +79,8 @@ def next_round(
     waiting = [
         seed
         for seed in seeds
-        if len(tried[seed]) < attempts and not any(row["intact"] == CLASSES for row in tried[seed])
+        if len(tried[seed]) < attempts
+        and not any(row.get("intact", CLASSES) == CLASSES for row in tried[seed])
     ]
     if not rows:
         return [(seed, attempt) for seed in waiting for attempt in range(min(attempts, together))]

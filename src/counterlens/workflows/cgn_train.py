@@ -35,7 +35,7 @@ from counterlens.generators import cgn
 from counterlens.generators.cgn import CGN, CLASSES, DCGAN
 from counterlens.models import vgg
 from counterlens.models.digit_net import DigitNet
-from counterlens.runs import Number, Run, new_folder
+from counterlens.runs import Run, new_folder
 from counterlens.workflows import bare, recipes
 from counterlens.workflows import cgn_players as players
 from counterlens.workflows import cgn_recover as recover
@@ -124,7 +124,9 @@ def train_cgn(
             digits[0], folder=run.folder / "state" / "reader", device=where, say=say,
             updates=settings["reader_updates"], graph=where.type == "cuda",
         )  # fmt: skip
-        _say_how_it_reads(run, *reads(reader, digits[1]), say)
+        share = reads(reader, digits[1])
+        run.add_numbers({"cgn.reader": share})
+        say(f"the reader reads {share.value:.1%} of {share.n} real digits")
     x = data.pixels().to(where)
     if features:
         features = features.to(where, fixed)
@@ -139,14 +141,6 @@ def train_cgn(
     write_report(run, say)
     run.finish()
     return run
-
-
-def _say_how_it_reads(run: Run, right: int, total: int, say: Say) -> None:
-    from counterlens.metrics.intervals import wilson
-
-    rule = "real test digits, as masks above 0.5, that the reader reads: the most a CGN can reach"
-    run.add_numbers({"cgn.reader": Number(right / total, total, *wilson(right, total), rule)})
-    say(f"the reader reads {right / total:.1%} of {total} real digits")
 
 
 def _rounds(job: _Job, seeds: Sequence[int]) -> None:
@@ -188,7 +182,7 @@ def _round(job: _Job, number: int, team: Sequence[tuple[int, int]]) -> list[dict
     before = job.run.table("attempts")
     for i, (seed, attempt) in enumerate(team):
         row: dict[str, Any] = {
-            "round": number, "seed": seed, "attempt": attempt, "intact": CLASSES,
+            "round": number, "seed": seed, "attempt": attempt,
             "seconds": round(seconds / len(team), 1), "ended_early": early,
             "extra": extra[i],
         }  # fmt: skip
@@ -198,8 +192,8 @@ def _round(job: _Job, number: int, team: Sequence[tuple[int, int]]) -> list[dict
             row["collapsed"] = recover.digits_of(last.intact)[i]
             row["read"] = round(last.read[i].mean().item(), 4)
             row["area"] = round(last.area[i].mean().item(), 4)
-        rivals = [r["intact"] for r in (*before, *rows) if r["seed"] == seed]
-        if row["intact"] > max(rivals, default=-1):
+        rivals = [r.get("intact", CLASSES) for r in (*before, *rows) if r["seed"] == seed]
+        if row.get("intact", CLASSES) > max(rivals, default=-1):  # a GAN has no masks
             _keep(job, net, i, row, seconds)
         rows.append(row)
     shutil.rmtree(job.run.folder / UNFINISHED, ignore_errors=True)
@@ -329,7 +323,8 @@ def _keep_unfinished(
     They can be used like those of a finished run if this one is lost.
     """
     for i, (seed, attempt) in sorted(enumerate(team), key=lambda one: intact[one[0]]):
-        row = {"seed": seed, "attempt": attempt, "intact": intact[i], "epoch": epoch}
+        row = {"seed": seed, "attempt": attempt, "epoch": epoch}
+        row |= {"intact": intact[i]} if isinstance(net, CGN) else {}
         _keep(job, net, i, row, seconds, within=UNFINISHED)
 
 
