@@ -225,3 +225,40 @@ def test_a_network_that_stays_broken_uses_all_extra_epochs(
 def test_what_cannot_be_focused_is_refused(change: str, kind: str, text: str):
     with pytest.raises(InputError, match=text):
         train_cgn("coloured", kind=kind, changes=[change])
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (["hold=1.5"], "hold is 1.5, expected the share"),
+        (["hold=0.5", "extra=2"], "extra=2 came with hold=0.5"),
+    ],
+)
+def test_a_rate_that_falls_to_nothing_is_refused_where_it_cannot_be(changes, said, tmp_path):
+    with pytest.raises(InputError, match=said):
+        train_cgn("coloured", changes=changes, out=tmp_path / "run", quiet=True)
+
+
+def test_the_learning_rate_of_both_players_falls_over_the_last_part(tmp_path, monkeypatch):
+    seen: list[float] = []
+    real = cgn_train.fit
+
+    def watched(team, batches, **kept):
+        for player in team:
+            step = player.optimizer.step
+
+            def noted(*given, step=step, optimizer=player.optimizer):
+                seen.append(optimizer.param_groups[0]["lr"])
+                return step(*given)
+
+            monkeypatch.setattr(player.optimizer, "step", noted)
+        return real(team, batches, **kept)
+
+    monkeypatch.setattr(cgn_train, "fit", watched)
+    monkeypatch.setattr(cgn_train, "LOST", 0)  # such a tiny one would end at half-time
+    more = ["epochs=2", "hold=0.5", "lr=0.001"]
+    train_cgn("coloured", changes=[*TINY, *more], out=tmp_path / "run", quiet=True)
+    rates = torch.tensor(seen).view(-1, 2)  # generator, critic
+    half, n = len(rates) // 2, len(rates)
+    wanted = torch.tensor([0.001 * min(1.0, (n - i) / (n - half)) for i in range(n)])
+    torch.testing.assert_close(rates, wanted[:, None].expand(-1, 2))

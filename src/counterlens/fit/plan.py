@@ -37,6 +37,7 @@ class Plan:
         per_epoch: updates per epoch: the rhythm of judging and of progress lines.
         schedule: how the learning rate falls.
         warmup: updates over which it first rises.
+        hold: for "linear" and "cosine": share of the run after which it begins to fall.
         drops: for "step": fractions of the run after each of which it is divided by ten.
         decay: for "epochs": what it is multiplied by after each epoch.
         average: decay of the weight average per update; 0 for none.
@@ -56,6 +57,7 @@ class Plan:
     seed: int = 0
     schedule: Schedule = "linear"
     warmup: int = 0
+    hold: float = 0.0
     drops: tuple[float, ...] = ()
     decay: float = 0.7
     average: float = 0.0
@@ -76,10 +78,14 @@ class Plan:
         >>> plan = Plan(steps=100, per_epoch=10, schedule="step", drops=(0.5, 0.75))
         >>> plan.rate(49), plan.rate(50), round(plan.rate(75), 3)
         (1.0, 0.1, 0.01)
+        >>> late = Plan(steps=100, per_epoch=10, hold=0.5)
+        >>> late.rate(50), late.rate(75)
+        (1.0, 0.5)
         """
         if step < self.warmup:
             return (step + 1) / (self.warmup + 1)
-        done = (step - self.warmup) / max(1, self.steps - self.warmup)
+        first = max(self.warmup, self.hold * self.steps)
+        done = max(0.0, step - first) / max(1, self.steps - first)
         match self.schedule:
             case "linear":
                 return 1 - done

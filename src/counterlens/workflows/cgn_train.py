@@ -12,7 +12,9 @@ Paper: Sauer and Geiger 2021 (cgn2021, MNIST code); cgnstudy2022 for the edge lo
 Differs: the edge loss has weight 1 in all sets (the study: 0.1, Coloured alone): where a digit is
        drawn right it is nearly 0, so only a wrong mask feels it. Backgrounds start at the colour
        of the data's border (`border_start`, see `generators.cgn.start_background`). The last epoch
-       counts: nothing is picked by hand. Weights may be averaged over updates (`average`).
+       counts: nothing is picked by hand. Weights may be averaged over updates (`average`), and the
+       learning rate may fall to 0 at the end (`hold`): at a constant one the masks of neighbouring
+       updates differ.
 """
 
 import shutil
@@ -222,7 +224,8 @@ def _fit(
         steps=(settings["epochs"] + settings["extra"]) * order.per_epoch,
         per_epoch=order.per_epoch,
         seed=seed,
-        schedule="constant",
+        schedule="linear" if settings["hold"] < 1 else "constant",
+        hold=settings["hold"],
         average=settings["average"],
         graph=cuda if settings["graph"] == "auto" else bool(settings["graph"]),
         log_every=200,
