@@ -91,9 +91,9 @@ def train(given: argparse.Namespace) -> dict[Path, list[str]]:
 def plain(given: argparse.Namespace) -> dict[Path, list[str]]:
     """Coloured, one try a seed: without the edge loss, and with it as the study has it."""
     jobs = {}
-    for name, edge in PLAIN.items():
+    for name in given.arms.split(","):
         out = given.runs / f"{name}-coloured"
-        changes = [*given.changes, edge, "border_start=false", "attempts=1", "average=0"]
+        changes = [*given.changes, PLAIN[name], "border_start=false", "attempts=1", "average=0"]
         changes += ["focus=0", "extra=0"]
         more = ["--vgg", given.vgg, "--seeds", given.plain_seeds, *words("--set", changes)]
         jobs[out] = command("cgn_train", "coloured", out, given, *more)
@@ -117,7 +117,7 @@ def table(given: argparse.Namespace) -> dict[Path, list[str]]:
 def scatter(given: argparse.Namespace) -> dict[Path, list[str]]:
     """Classifiers of the CGNs without new starts: intact masks against accuracy wants bad ones."""
     out = given.runs / "table-plain-coloured"
-    sources = words("--cgn", (given.runs / f"{name}-coloured" for name in PLAIN))
+    sources = words("--cgn", (given.runs / f"{name}-coloured" for name in given.arms.split(",")))
     settings = ["--count", given.count, "--epochs", given.epochs, "--tsne", 0, "--compared", 0]
     return {out: command("cgn_evaluate", "coloured", out, given, *sources, *map(str, settings))}
 
@@ -199,6 +199,7 @@ def asked() -> argparse.Namespace:
     parser.add_argument("--textures")
     parser.add_argument("--sets", default=",".join(SETS), help="some of them, with commas")
     parser.add_argument("--plain-seeds", default="0-4", help="of the trainings without new starts")
+    parser.add_argument("--arms", default=",".join(PLAIN), help="of those trainings")
     parser.add_argument("--runs", type=Path, default=Path("runs/cgn"))
     parser.add_argument("--to", type=Path, default=Path("runs/kept"))
     parser.add_argument("--count", type=int, default=50_000)
