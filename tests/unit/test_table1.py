@@ -14,7 +14,7 @@ from counterlens.cli.tables import show_table1
 from counterlens.errors import InputError
 from counterlens.label_spaces import CIFAR10
 from counterlens.models import checkpoint, nets
-from counterlens.runs import Number, Run, read_json
+from counterlens.runs import Number, Run, read_json, write_json
 from counterlens.types import Preprocess
 from counterlens.workflows import recipes
 from counterlens.workflows.cards import with_audit
@@ -135,6 +135,29 @@ def test_failure_cases_follow_the_stated_limits(changes, plain, found):
     told = failures(card(**changes), base)
     assert len(told) == len(found)
     assert all(text.startswith(start) for text, start in zip(told, found, strict=True))
+
+
+def test_a_model_is_measured_against_the_plain_one_of_its_own_architecture_alone():
+    def of(widths, clean):
+        return {**card(**{"accuracy.top1": clean}), "architecture": {"widths": widths}}
+
+    cards = {"cifar10-plain": of([64], 0.95), "cifar10-ratio-0.25": of([64], 0.89)}
+    cards |= {"cifar10-ratio-small": of([32], 0.85), "cifar10-plain-small": of([48], 0.93)}
+    told = {row["row"]: row["failures"] for row in made(cards)}
+    assert told["RATIO 0.25"] == ["clean accuracy far below the plain model"]
+    assert told["RATIO 0.25, small"] == []  # no plain model has its widths
+    cards["cifar10-plain-small"] = of([32], 0.93)
+    assert {row["row"]: row["failures"] for row in made(cards)}["RATIO 0.25, small"]
+
+
+def test_a_row_comes_from_a_recorded_card_without_weights(tmp_path, monkeypatch):
+    write_json(tmp_path / "cifar10-at-0.25.json", card())
+    monkeypatch.setattr(zoo, "_AUDITS", tmp_path)
+    run = table1(out=tmp_path / "run", quiet=True)
+    row = next(r for r in run.table("table1_rows") if r["row"] == "AT 0.25")
+    assert row["state"].startswith("stored audit") and row["minutes"] == 10.0
+    assert run.numbers["table1.cifar10-at-0.25.clean"].value == 0.92
+    assert "table1.cifar10-ratio-0.25.clean" in run.numbers  # beside the shipped ones
 
 
 def test_the_table_is_made_without_any_audit_and_says_so(tmp_path, monkeypatch):

@@ -50,7 +50,7 @@ def with_audit(
     unknown = sorted(set(seen) - set(names))
     if unknown:
         raise InputError(f"the audit has no set {unknown[0]!r}, it has {', '.join(names)}.")
-    kinds = {name: _kind(name, spec, seen) for name, spec in names.items()}
+    kinds = {name: set_kind(name, spec, seen) for name, spec in names.items()}
     numbers = {key: _brief(n) for key, n in run.numbers.items() if _kept(key)}
     heat = numbers.get("calibration.temperature")
     more = also or {}
@@ -82,7 +82,8 @@ def _kept(key: str) -> bool:
     return f"{m.area}.{m.metric}" in KEPT
 
 
-def _kind(name: str, spec: str, seen: Sequence[str]) -> str:
+def set_kind(name: str, spec: str, seen: Sequence[str]) -> str:
+    """Whether a set is noise made by code, shares the training's out-data, or is unseen."""
     if name in seen:
         return SEEN
     return NOISE if spec.rpartition("=")[2].startswith("noise:") else UNSEEN

@@ -112,6 +112,9 @@ DIFFERENCES = (
 _FAR_FROM_PLAIN, _LEAST_ROBUST, _MOST_ECE, _LEAST_AUC, _LEAST_WORST = 0.05, 0.5, 0.05, 0.8, 0.5
 
 
+_PLAIN = ("cifar10-plain", "cifar10-plain-small")
+
+
 def printed() -> dict[str, dict[str, float]]:
     """The paper's table as it is printed, in per cent but for T.
 
@@ -295,7 +298,6 @@ def per_set(cards: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 def made(cards: Mapping[str, Mapping[str, Any]], *, rerun: str = "") -> list[dict[str, Any]]:
     """What makes each row, what it cost, and where it fails."""
-    plain = ours(cards.get("cifar10-plain", {}), "clean")
     known, found = set(recipes.names()), []
     for title, recipe in ROWS.values():
         card = cards.get(recipe or "", {})
@@ -317,10 +319,17 @@ def made(cards: Mapping[str, Mapping[str, Any]], *, rerun: str = "") -> list[dic
                 "minutes": round(training["seconds"] / 60, 1) if "seconds" in training else None,
                 "device": training.get("device"),
                 "audited": card.get("audit", {}).get("date"),
-                "failures": failures(card, plain) if card else None,
+                "failures": failures(card, plain_beside(card, cards)) if card else None,
             }
         )
     return found
+
+
+def plain_beside(card: Mapping[str, Any], cards: Mapping[str, Mapping[str, Any]]) -> Number | None:
+    """Clean accuracy of the plain model of the same architecture, where there is one."""
+    plain = [cards[name] for name in _PLAIN if name in cards]
+    same = [p for p in plain if p.get("architecture") == card.get("architecture")]
+    return ours(same[0], "clean") if same else None
 
 
 def failures(card: Mapping[str, Any], plain: Number | None) -> list[str]:
