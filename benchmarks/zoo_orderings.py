@@ -1,18 +1,19 @@
 """Do our models stand in the order of the paper's? Point by point, with paired intervals.
 
 The paper's orderings (Augustin et al. 2020, Tables 1 and 3, CIFAR-10) are ORDERINGS below, written
-down before any model was measured here. Both models of an ordering see the same images:
+down before models were compared here (the cards of cifar10-ratio-0.25, cifar10-at-0.5 and the small
+pair were known). Both models of an ordering see the same images:
   clean, l2 0.5, l2 1.0  all test images; Newcombe's interval for paired shares. The attack is the
       first two searches of AutoAttack `standard`, APGD-CE and APGD-T with 9 targets, 100 steps
       each; what FAB and Square would add is left out (nothing, for the two robust models that were
       put through all four on 1,000 images). So each robust accuracy is an upper bound.
-  AUC, WC-AUC            all test images against the first 1,000 of every out-distribution set that
-      no training saw, plain mean over these sets, scores after the temperature of the card (fitted
-      on the calibration sample where the card has none); DeLong's paired variance, the test images
-      shared by all sets. WC-AUC: l2 1.0, APGD 100 steps × 5 restarts on log-confidence and on the
-      lead over the second class, per point the worse of both, searched and
-      scored after temperature; an upper bound. `--double SET` asks
-      again with twice the steps and another seed: the AUC may move by 0.5 points at most.
+  AUC, WC-AUC            all test images against 1,000 (drawn by seed 0) of every out-distribution
+      set that no training saw, plain mean over these sets, scores after the temperature of the
+      card (fitted on the calibration sample where the card has none); DeLong's paired variance, the
+      test images shared by all sets. WC-AUC: l2 1.0, APGD 100 steps × 5 restarts on log-confidence
+      and on the lead over the second class, per point the worse of both, searched and scored after
+      temperature; an upper bound. `--double SET` asks again with twice the steps and another seed:
+      the AUC may move by 0.5 points at most.
 Verdict: "reproduced" where the 95 % interval of the difference lies wholly on the paper's side of
 the margin, "not reproduced" where it lies wholly on the other, else "open". The margin is 0, or
 FAR where the text says "far below". Twenty verdicts at 95 % err once on average.
@@ -42,11 +43,10 @@ from torch import Tensor
 from counterlens import metrics
 from counterlens.data import name_of, open_set, subset
 from counterlens.errors import CounterlensError, InputError
-from counterlens.images import ImageSet
 from counterlens.metrics.intervals import Z, delong, delong_parts, holding, newcombe_paired
 from counterlens.metrics.numbers import pair_counts
 from counterlens.runs import Number, key_part, read_json, write_json
-from counterlens.workflows.cards import NOISE, UNSEEN, set_kind
+from counterlens.workflows.cards import UNSEEN, set_kind
 from counterlens.workflows.table1 import failures, plain_beside, printed
 from zoo_points import ABOUT, Points, gathered, measured, opened, pieces
 
@@ -284,8 +284,10 @@ def _measure(given: argparse.Namespace, out: Path) -> list[str]:
     torch.backends.cudnn.allow_tf32 = False
     if not given.data:
         raise InputError("no test images came, expected --data SPEC.")
-    data = _first(given.data, given.points)
-    sets = {name_of(spec): _first(spec, given.ood_points) for spec in given.ood}
+    data = open_set(given.data)
+    data = subset(data, range(min(given.points, len(data))))
+    # drawn, not the first: such sets are often sorted by class
+    sets = {name_of(s): open_set(s, limit=given.ood_points, seed=0) for s in given.ood}
     unknown = sorted({*given.seen, *given.double} - set(sets))
     if unknown:
         raise InputError(f"no set {unknown[0]!r} among --ood: {', '.join(sets)}.")
@@ -334,13 +336,6 @@ def compared(out: Path) -> dict[str, Any]:
         "alone": {"verdict": claim, "why": why},
         "models": facts,
     }
-
-
-def _first(spec: str, count: int) -> ImageSet:
-    """The first images of a set; noise is made in the number asked for."""
-    noise = set_kind("", spec, ()) == NOISE
-    images = open_set(spec, limit=count if noise else None)
-    return subset(images, range(min(count, len(images))))
 
 
 def told(results: Mapping[str, Any]) -> None:
