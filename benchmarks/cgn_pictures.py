@@ -1,12 +1,12 @@
-"""Figures 1, 4, 6 and 7 of the CGN study, from what `cgn_study.py` left.
+"""The figures of the CGN study, from what `cgn_study.py` left.
 
-Result: not run yet.
+Result: docs/papers/images/cgn-figure*.png, shown in docs/papers/cgn2021.md.
 Run: python benchmarks/cgn_study.py figures --runs runs/kept --to runs/figures        (and the data)
 
-Figure 1: originals beside counterfactuals, three sets. Figure 4 (d): mean IoU by arm (the heat maps
-are in the tables' reports). Figure 6: masks without the edge loss, with it, and with new starts.
-Figure 7: how many trainings have how many intact digits. Figure 3 is in the tables' reports, figure
-10 in those of the sizes.
+Figure 1: originals beside counterfactuals, three sets. Figure 4 (d): mean IoU by arm. Figure 6:
+masks without the edge loss and with it. Figure 7: how many trainings have how many intact digits,
+and their classifiers' accuracy. Figures 3, 4 and 10 are those of the runs' own reports, side by
+side.
 """
 
 import argparse
@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from PIL import Image
 
 from counterlens.data.digit_factors import open_digits
 from counterlens.data.mnist_variants import variant
@@ -29,7 +30,8 @@ from counterlens.workflows.cgn_data import make_shard
 HOW = {
     "plain-coloured": "no edge loss",
     "edge-coloured": "edge loss of the study",
-    "cgn-coloured": "edge loss 1, border start",
+    "cgn-coloured": "edge loss 1, border start, rate falls",
+    "focus-coloured": "and focus 0.2",
 }
 
 
@@ -40,6 +42,8 @@ def draw(given: argparse.Namespace) -> None:
     masks(given)
     counts(given)
     overlaps(given)
+    scatter(given)
+    reports(given)
 
 
 def told(path: Path) -> None:
@@ -148,6 +152,39 @@ def overlaps(given: argparse.Namespace) -> None:
     axes.legend(fontsize=7)
     figure.savefig(given.to / "figure-4d.png", facecolor="white")
     told(given.to / "figure-4d.png")
+
+
+def scatter(given: argparse.Namespace) -> None:
+    """Intact masks against the accuracy of the classifier, with and without the edge loss."""
+    figure = canvas(4.4, 3.4)
+    axes = figure.add_subplot()
+    for name, how in (("table-plain-coloured", "no edge loss"), ("table-coloured", "ours")):
+        rows = [row for row in table(given.runs / name, "classifiers") if row["arm"] == "cgn"]
+        dots = [row["intact"] for row in rows], [100 * row["test"] for row in rows]
+        axes.scatter(*dots, alpha=0.6, label=f"{how}, n = {len(rows)}")
+    axes.set_xlabel("digits with intact masks")
+    axes.set_ylabel("test accuracy in %, 10,000 pictures")
+    axes.legend(fontsize=7)
+    figure.savefig(given.to / "masks.png", facecolor="white")
+    told(given.to / "masks.png")
+
+
+def reports(given: argparse.Namespace) -> None:
+    """Figures 3, 4 and 10: one picture of each set's report, side by side."""
+    wanted = {
+        "3": ("table", "plane", 0.55),
+        "4": ("table", "heat", 0.4),
+        "10": ("sizes", "sizes", 1),
+    }
+    for number, (stage, name, scale) in wanted.items():
+        places = [given.runs / f"{stage}-{which}/images/figure-{name}.png" for which in given.sets]
+        found = [Image.open(path).convert("RGB") for path in places if path.exists()]
+        if found:
+            sizes = [(round(one.width * scale), round(one.height * scale)) for one in found]
+            whole = [np.asarray(one.resize(size)) for one, size in zip(found, sizes, strict=True)]
+            path = given.to / f"figure-{number}.png"
+            Image.fromarray(np.concatenate(whole, 1)).quantize(200).save(path, optimize=True)
+            told(path)
 
 
 def table(run: Path, name: str) -> list[dict[str, Any]]:

@@ -104,16 +104,14 @@ def pixels(spec: str, count: int | None = None, skip: int = 0) -> tuple[Tensor, 
 
 
 def made(
-    guide: Classifier, x: Tensor, target: Sequence[int], folder: Path, steps: int, restarts: int
+    guide: Classifier, x: Tensor, target: Sequence[int], folder: Path, steps: int
 ) -> tuple[Tensor, dict[str, Any]]:
     """The guide's pictures, read back from their files, and whether they keep their budget."""
     paths = [folder / f"{i:03d}.png" for i in range(len(x))]
     began = time.monotonic()
     fresh = not all(path.exists() for path in paths)
     if fresh:
-        found = counterfactuals(
-            guide, x, [[t] for t in target], radii=[RADIUS], steps=steps, restarts=restarts
-        )
+        found = counterfactuals(guide, x, [[t] for t in target], radii=[RADIUS], steps=steps)
         for path, point in zip(paths, found.points, strict=True):
             write_png(path, point)
     z = torch.stack([torch.from_numpy(read(p)).permute(2, 0, 1) for p in paths]).float() / 255
@@ -163,8 +161,8 @@ def study(given: argparse.Namespace) -> dict[str, Any]:
     judges += [Judge(f"{j.name}~{s:g}", j.net, s) for s in given.smooth for j in judges]
     path = Path(given.out) / "evidence_study.json"
     results: dict[str, Any] = {
-        "protocol": f"l2 {RADIUS}, APGD {given.steps} steps, best of {given.restarts}, "
-        f"{len(x)} images from {given.skip} of {given.data}",
+        "protocol": f"l2 {RADIUS}, APGD {given.steps} steps, {len(x)} images from {given.skip} of "
+        f"{given.data}",
         "device": device, "rule": list(DECIDING), "guides": {}, "judges": {},
     }  # fmt: skip
 
@@ -182,10 +180,9 @@ def study(given: argparse.Namespace) -> dict[str, Any]:
         ]
         heat, mark = temperature_of(net), weights_hash(net)[:8]
         marks = f"{mark}-{heat:.4g}-{given.steps}-{given.seed}-{given.skip}"
-        marks += f"-best-of-{given.restarts}" if given.restarts > 1 else ""
         folder = Path(given.out) / f"{key_part(name)}-{marks}"
         folder.mkdir(parents=True, exist_ok=True)
-        z, facts = made(net, x, target, folder, given.steps, given.restarts)
+        z, facts = made(net, x, target, folder, given.steps)
         wanted = torch.tensor(target)
         probs = confidences(net, z)
         own = probs.gather(1, wanted[:, None])[:, 0]
@@ -227,7 +224,6 @@ def main() -> None:
     parser.add_argument("--skip", type=int, default=0, help="images left out first, to choose on")
     parser.add_argument("--trial", type=int, help="images of the judges' trial; default: all")
     parser.add_argument("--steps", type=int, default=500)
-    parser.add_argument("--restarts", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--minutes", type=float, default=5.0)
     parser.add_argument("--device", default="auto")

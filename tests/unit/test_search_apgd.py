@@ -186,19 +186,3 @@ def test_without_wider_balls_it_is_the_published_search(rng, monkeypatch):
     ball = Ball("l2", 0.4)
     one, two = apgd(wavy, x, ball, steps=20), apgd_from_afar(wavy, x, ball, steps=20)
     assert torch.equal(one.points, two.points) and torch.equal(one.scores, two.scores)
-
-
-def test_restarts_from_afar_keep_the_best_and_the_first_is_the_search_without(rng):
-    x = torch.rand(6, 1, 4, 4, generator=rng, dtype=torch.float64)
-    slope = torch.randn(16, generator=rng, dtype=torch.float64)
-
-    def wavy(z: torch.Tensor) -> torch.Tensor:
-        return torch.sin(23 * z.flatten(1)) @ slope
-
-    ball = Ball("l2", 0.4)
-    one, four = (apgd_from_afar(wavy, x, ball, steps=12, restarts=n) for n in (1, 4))
-    assert (four.scores >= one.scores).all() and (four.scores > one.scores).any()
-    torch.testing.assert_close(wavy(four.points), four.scores, rtol=0, atol=1e-12)
-    kept = four.scores == one.scores
-    assert torch.equal(four.points[kept], one.points[kept])
-    assert (four.points - x).flatten(1).norm(dim=1).max() <= 0.4 + 1e-9

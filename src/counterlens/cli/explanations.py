@@ -59,9 +59,6 @@ def explain(
     steps: Annotated[
         int | None, typer.Option(help="Steps of the search (500), of diffusion (20) or dvce (200).")
     ] = None,
-    restarts: Annotated[
-        int, typer.Option(help="With pixel: searches from random points, of which the best counts.")
-    ] = 1,
     generator: Annotated[
         str | None,
         typer.Option(help="With diffusion: diffusers folder or hub id. Default: the shipped one."),
@@ -182,7 +179,6 @@ def explain(
         radius=radius,
         norm=norm,
         steps=steps,
-        restarts=restarts,
         generator=generator,
         caption=caption,
         captioner=captioner,

@@ -99,7 +99,6 @@ def raise_confidence(
     ball: Ball,
     *,
     steps: int = STEPS,
-    restarts: int = 1,
     temperature: float = 1.0,
     seeds: Int[Tensor, "b"] | None = None,
 ) -> Images:
@@ -109,9 +108,7 @@ def raise_confidence(
     """
     objective = log_confidence(lambda z: classifier(z) / temperature, target)
     with frozen(classifier):
-        return apgd_from_afar(
-            objective, x, ball, steps=steps, restarts=restarts, generator=seeds
-        ).points
+        return apgd_from_afar(objective, x, ball, steps=steps, generator=seeds).points
 
 
 def counterfactuals(
@@ -122,7 +119,6 @@ def counterfactuals(
     norm: Norm = "l2",
     radii: Sequence[float] | None = None,
     steps: int = STEPS,
-    restarts: int = 1,
     seed: int = 0,
     batch: int | None = None,
 ) -> Counterfactuals:
@@ -135,7 +131,6 @@ def counterfactuals(
         x: images of the classifier's size, whole multiples of 1/255.
         targets: for each image the classes to raise.
         radii: budgets, each searched from the image anew; None: `default_radii`.
-        restarts: searches of `steps` steps from different random points; the surest result counts.
         batch: rows per batch; None: by size of the images.
     """
     check_images(x)
@@ -154,10 +149,8 @@ def counterfactuals(
     parts = []
     for at in range(0, len(rows), size):
         cut = slice(at, at + size)
-        ball = Ball(norm, radius[cut])
-        parts.append(
-            _batch(classifier, x, image[cut], target[cut], ball, seeds[cut], steps, restarts)
-        )
+        pick = image[cut]
+        parts.append(_batch(classifier, x, pick, target[cut], norm, radius[cut], seeds[cut], steps))
     return join(parts)
 
 
@@ -225,20 +218,18 @@ def _batch(
     x: Images,
     image: Int[Tensor, "b"],
     target: Labels,
-    budget: Ball,
+    norm: Norm,
+    radius: Float[Tensor, "b"],
     seeds: Int[Tensor, "b"],
     steps: int,
-    restarts: int,
 ) -> Counterfactuals:
-    device, norm = classifier.mean.device, budget.norm
-    radius = torch.as_tensor(budget.radius)
+    device = classifier.mean.device
     temperature = temperature_of(classifier)
     start, wanted = x[image].to(device), target.to(device)
     ball = Ball(norm, radius.to(start))
     found = raise_confidence(
-        classifier, start, wanted, ball, steps=steps, restarts=restarts,
-        temperature=temperature, seeds=seeds,
-    )  # fmt: skip
+        classifier, start, wanted, ball, steps=steps, temperature=temperature, seeds=seeds
+    )
     points = quantise(found, start, norm, radius)
     probs, probs_before = (confidences(classifier, images) for images in (points, start))
     sure, answer = probs.max(1)

@@ -176,32 +176,20 @@ def apgd_from_afar(
     ball: Ball,
     *,
     steps: int = 100,
-    restarts: int = 1,
     generator: torch.Generator | Seeds | None = None,
 ) -> Found:
     """Auto-PGD in wider balls first, each search going on from the best point of the one before.
 
     Around an image a robust classifier is flat or has several tops; in a wider ball the search gets
-    past them, and what it finds there is pulled into the ball that was asked for. With restarts
-    the best point of all is returned; the first of them is the search without.
+    past them, and what it finds there is pulled into the ball that was asked for.
     """
     parts = [(width, int(share * steps)) for width, share in AFAR]
     parts.append((1.0, steps - sum(count for _, count in parts)))
-    seeds = generator if isinstance(generator, Tensor) else row_seeds(len(x), generator)
-    best: Found | None = None
-    for restart in range(restarts):
-        begin = None
-        own = mix(seeds, restart) if restart else seeds
-        for width, count in parts:
-            if count or width == 1:
-                part = Ball(ball.norm, width * ball.radius)
-                begin = begin if begin is None else part.project(begin, x)
-                found = apgd(objective, x, part, steps=count, generator=own, begin=begin)
-                begin = found.points
-        if best is None:
-            best = found
-        else:
-            scores, points = keep(best.scores, best.points, found.scores, found.points)
-            best = Found(points, scores, best.start)
-    assert best is not None
-    return best
+    begin = None
+    for width, count in parts:
+        if count or width == 1:
+            part = Ball(ball.norm, width * ball.radius)
+            begin = begin if begin is None else part.project(begin, x)
+            found = apgd(objective, x, part, steps=count, generator=generator, begin=begin)
+            begin = found.points
+    return found

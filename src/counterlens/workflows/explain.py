@@ -59,7 +59,6 @@ def explain(
     radius: Sequence[str | float] = (),
     norm: str = "l2",
     steps: int | None = None,
-    restarts: int = 1,
     generator: str | None = None,
     caption: Sequence[str] = (),
     captioner: str | None = None,
@@ -93,7 +92,6 @@ def explain(
         radius: budgets; none: six, scaled to the size of the picture.
         steps: of the search among pixels (500), or of the generator's chain (20; with dvce 200, of
             which the second half is walked).
-        restarts: with pixel: searches from different random points; the surest result counts.
         generator: with diffusion: a diffusers folder or hub id; None takes the shipped one.
         caption, captioner: with diffusion: what the pictures show, or a model that says it; else
             "a photograph of a CLASS".
@@ -110,10 +108,6 @@ def explain(
     usual = {"diffusion": UVCE.chain.steps, "dvce": dvce.PAPER.steps}
     steps = usual.get(method, STEPS) if steps is None else steps
     radii, checked = _check(method, norm, radius, steps)
-    if restarts < 1 or (restarts > 1 and method != "pixel"):
-        raise InputError(
-            f"restarts are {restarts}, expected 1 or more, with method pixel alone above 1."
-        )
     settings: dict[str, Any] = {
         "model": model if isinstance(model, str) else model.name,
         "images": [str(one) if isinstance(one, str | Path) else "an array" for one in images],
@@ -123,7 +117,6 @@ def explain(
         "radius": list(radii or ()),
         "norm": norm,
         "steps": steps,
-        **({"restarts": restarts} if restarts > 1 else {}),
         **(
             {
                 "generator": generator,
@@ -188,7 +181,7 @@ def explain(
     )
     job = Job(
         run, classifier, tuple(opened[1:]), pictures, probs, targets,
-        norm=checked, radii=radii, steps=steps, restarts=restarts, seed=seed, batch=batch,
+        norm=checked, radii=radii, steps=steps, seed=seed, batch=batch,
         say=teller(quiet), editing=editing, robust=nets[-1] if helpers else None,
     )  # fmt: skip
     run.add_numbers(METHODS[method](job))

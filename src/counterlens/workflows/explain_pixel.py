@@ -61,7 +61,6 @@ def search(job: Job) -> Counterfactuals:
             norm=job.norm,
             radii=radii,
             steps=job.steps,
-            restarts=job.restarts,
             seed=job.seed,
             batch=job.batch,
         )

@@ -64,7 +64,6 @@ class Job:
     say: Callable[[str], None]
     editing: Editing | None = None
     robust: Classifier | None = None
-    restarts: int = 1
 
     def label(self, i: int) -> str | None:
         """The true class of picture i in words, if known."""
