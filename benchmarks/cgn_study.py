@@ -5,8 +5,8 @@ that learnt from 50,000 counterfactuals, seeds 0 to 2: Coloured 94.7 %, Double-c
 Wildlife 83.0 %; from the originals 36.4, 9.8, 10.8 %; from both 96.9, 86.4, 80.9 %. Of ten Coloured
 seeds 90 of 100 masks are intact. Not run: sizes of Coloured, few originals and a million of
 Wildlife, the arm with the study's own edge loss.
-Settings: --set reader_updates=9000 --set examined=500 --set average=0.999 --set attempts=1; Coloured
---set epochs=18 and Wildlife --set epochs=15 with --set hold=0.6; plain: reader and examined alone.
+Settings: --set reader_updates=9000 --set examined=500 --set average=0.999 --set attempts=1;
+Coloured --set epochs=18 --set hold=0.6, Wildlife --set hold=0.6; plain: reader and examined alone.
 Run: python benchmarks/cgn_study.py STAGE --mnist known:mnist@mnist.npz --vgg vgg16.ckpt
      --textures pack:wildlife_textures.npz        (stages: speed, train, table, …, keep, figures)
 

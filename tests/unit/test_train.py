@@ -300,7 +300,7 @@ def test_a_training_may_start_from_trained_weights(packs, whole, tmp_path):
     before, after = (load(str(f), device="cpu") for f in (start, still.folder / "model"))
     for name, value in before.net.named_parameters():
         assert torch.equal(value, after.net.get_parameter(name)), name
-    assert after.card["start"]["name"] == before.card["name"]
+    assert after.card["start"]["name"] == after.card["recipe"]["start"] == before.card["name"]
     assert after.card["start"]["training"] == before.card["training"]
     with pytest.raises(InputError, match="whose layers are not those"):
         run(

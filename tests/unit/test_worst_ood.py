@@ -100,3 +100,26 @@ def test_a_probe_cut_short_is_not_called_passed(
     assert trust is not None
     assert trust["verdict"] == "weak"
     assert "before the probe of twice the steps did" in trust["reasons"][0]
+
+
+def test_of_a_set_sorted_by_class_images_of_all_classes_are_attacked() -> None:
+    sorted_by_class = np.repeat(np.arange(10), 50)
+    few = Settings("m", "known", attack_points=100, seed=3)
+    rows, said = robustness.attacked_rows(sorted_by_class, few)
+    assert len(set(rows.tolist())) == 100 and set(sorted_by_class[rows]) == set(range(10))
+    assert said == "100 drawn by seed 3 of the"
+    assert np.array_equal(rows, robustness.attacked_rows(sorted_by_class, few)[0])
+    mixed = np.arange(500) % 10
+    first, said = robustness.attacked_rows(mixed, few)
+    assert np.array_equal(first, np.arange(100)) and said == "the first 100 of the"
+    assert len(robustness.attacked_rows(mixed, few, 40)[0]) == 40
+    whole, said = robustness.attacked_rows(mixed[:100], few)
+    assert np.array_equal(whole, np.arange(100)) and said == "all"
+
+
+def test_the_protocol_says_that_unknown_images_were_drawn(asked: Any) -> None:
+    run, model, other, inside, _ = asked
+    few = Settings("m", "known", attack_points=6)
+    robustness.worst_ood(run, model, other, inside, f"l2:{FAR}", few, quiet=True)
+    number = run.numbers["ood.other.worst_auroc"]
+    assert number.n == 6 and "6 drawn by seed 0 of the 15 unknown" in number.protocol

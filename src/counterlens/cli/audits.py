@@ -64,7 +64,7 @@ def audit(
         typer.Option(help="standard, plus, rand, ratio-era, or fast (APGD alone: a first look)."),
     ] = "standard",
     attack_points: Annotated[
-        int, typer.Option(help="How many of the images reported on to attack, the first ones.")
+        int, typer.Option(help="How many images to attack: the first, or drawn if sorted by class.")
     ] = 1000,
     budget: Annotated[
         str | None, typer.Option(help="Time for each attack, e.g. 10m; bounds when it runs out.")

@@ -24,6 +24,7 @@ from counterlens.search import Extreme, lowest_confidence, worst_confidence
 from counterlens.types import Images, Scores
 from counterlens.workflows.protocol import Inside
 from counterlens.workflows.robustness import (
+    attacked_rows,
     judged_model,
     model_logits,
     parse_attack,
@@ -59,7 +60,7 @@ def radius_curves(
         part = f"radius-{key_part(name)}-{ball.radius:.4g}"
         return replace(settings, state=run.path("state", part))
 
-    some = rows[: min(POINTS, asked.attack_points)]
+    some = rows[attacked_rows(inside.protocol.labels[rows], asked, POINTS)[0]]
     x, y = pixels(images, some, classifier), torch.from_numpy(inside.protocol.labels[some])
     model = judged_model(classifier, inside.protocol)
 
@@ -73,7 +74,7 @@ def radius_curves(
     name = f"{images.name}, true class under attack"
     table = _curve(classifier, model, x, largest, name, lower, true_class, torch.minimum)
     for other, view in outside:
-        at = np.arange(min(len(other), POINTS, asked.attack_points), dtype=np.int64)
+        at, _ = attacked_rows(other.labels, asked, POINTS)
         table += _outside(classifier, other, at, view, largest, state)
     run.write_table("confidence_radius", table)
 

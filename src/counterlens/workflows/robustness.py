@@ -21,6 +21,7 @@ from torch import Tensor
 from counterlens import metrics
 from counterlens.ball import Ball
 from counterlens.classifier import Classifier
+from counterlens.data.sets import sample_rows
 from counterlens.errors import InputError
 from counterlens.images import ImageSet, prepare
 from counterlens.metrics.intervals import wilson
@@ -101,10 +102,12 @@ def robustness(
     """Attack some images, add the robust accuracy with its verdict and the curve over radius.
 
     Args:
-        rows: the images whose accuracy is reported; the first `attack_points` are attacked.
+        rows: the images whose accuracy is reported; `attack_points` of them are attacked.
     """
     ball, key = parse_attack(attack), key_part(attack)
-    reported, rows = len(rows), rows[: asked.attack_points]
+    all_of = len(rows)
+    some, which = attacked_rows(protocol.labels[rows], asked)
+    rows = rows[some]
     found = robust(
         judged_model(classifier, protocol),
         pixels(images, rows, classifier),
@@ -114,7 +117,7 @@ def robustness(
         settings=search_settings(run, f"attack-{key}", asked, quiet),
     )
     _hush()
-    run.add_numbers({f"robust.{key}.accuracy": _number(found, attack, reported)})
+    run.add_numbers({f"robust.{key}.accuracy": _number(found, attack, f"{which} {all_of}")})
     trust = found.trust.to_json()
     kept = [row for row in run.table("trust") if row["attack"] != attack]
     flags = [
@@ -127,6 +130,23 @@ def robustness(
     stages = [r for r in run.table("attack_stages") if r["attack"] != attack]
     run.write_table("attack_stages", [*stages, *({"attack": attack, **s} for s in found.stages)])
     _keep_points(run, key, found, [images.ids[int(i)] for i in rows])
+
+
+def attacked_rows(
+    labels: Int64[np.ndarray, "n"], asked: Settings, most: int | None = None
+) -> tuple[Int64[np.ndarray, "m"], str]:
+    """Which images are attacked, and how to say so before their number.
+
+    The first ones, as the field does, unless the set is sorted by class, as folders are: then the
+    first would be of a few classes, and as many are drawn by the seed.
+    """
+    count = min(asked.attack_points, most or asked.attack_points)
+    if len(labels) <= count:
+        return np.arange(len(labels)), "all"
+    if bool((np.diff(labels) >= 0).all()):
+        drawn = sample_rows(len(labels), count, asked.seed)
+        return drawn, f"{count} drawn by seed {asked.seed} of the"
+    return np.arange(count), f"the first {count} of the"
 
 
 def search_settings(run: Run, name: str, asked: Settings, quiet: bool) -> Search:
@@ -166,9 +186,8 @@ def _hush() -> None:
         sys.stderr.write(_CLEAR)
 
 
-def _number(found: Robustness, attack: str, reported: int) -> Number:
+def _number(found: Robustness, attack: str, which: str) -> Number:
     n = len(found.robust)
-    which = f"all {n}" if n == reported else f"the first {n} of the {reported}"
     clean = f"{which} reported images, {found.correct.double().mean():.4f} right before the attack"
     notes = "".join(f"; {note}" for note in found.notes)
     work = f"{found.counts['forwards']} forward, {found.counts['backwards']} backward"
@@ -235,7 +254,7 @@ def worst_ood(
 ) -> None:
     """Raise the confidence around unknown images and ask again whether they are told apart."""
     ball = parse_attack(ball_text)
-    rows = np.arange(min(len(other), asked.attack_points), dtype=np.int64)
+    rows, which = attacked_rows(other.labels, asked)
     x = pixels(other, rows, classifier)
     protocol, in_logits, temperature = inside.protocol, inside.logits, inside.temperature
     model = judged_model(classifier, protocol)
@@ -256,8 +275,8 @@ def worst_ood(
     ended = (found.complete, probed.complete)
     trust = _trust(in_logits, logits[:_PROBED], better, ended, temperature)
     text = (
-        f"{protocol.text}; worst case within {ball_text}, APGD {STEPS} × {RESTARTS} at temperature "
-        "1, upper bound; scored after temperature"
+        f"{protocol.text}; {which} {len(other)} unknown; worst case within {ball_text}, "
+        f"APGD {STEPS} × {RESTARTS} at temperature 1, upper bound; scored after temperature"
     )
     numbers = metrics.ood_numbers(
         in_logits,

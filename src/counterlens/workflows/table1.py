@@ -57,6 +57,7 @@ ROWS: dict[str, tuple[str, str | None]] = {
     "trades-0.5": ("TRADES 0.5", "cifar10-trades-0.5"),
     "half-at-0.5": ("50/50 AT 0.5", "cifar10-half-at-0.5"),
     "three-part-ratio-0.5": ("RATIO 0.5, three-part", "cifar10-three-part-ratio-0.5"),
+    "ratio-0.25-anneal": ("RATIO 0.25, annealed", "cifar10-ratio-0.25-anneal"),
     "plain-small": ("Plain, small", "cifar10-plain-small"),
     "ratio-small": ("RATIO 0.25, small", "cifar10-ratio-small"),
 }

@@ -231,6 +231,8 @@ def save(
     }
     if "start" in net.card:
         card["start"] = net.card["start"]
+        named = net.card["start"].get("name")  # a card travels, the path of a folder does not
+        card["recipe"] = {**card["recipe"], "start": named}
     checkpoint.save(run.folder / "model", net.cpu(), card, half=True)
 
 
