@@ -55,7 +55,8 @@ def test_every_number_has_an_interval_an_n_and_a_protocol(case):
     logits, labels = CASES[case]
     numbers = classification_numbers(logits, labels, temperature=1.5, protocol="seven things")
     top5 = {"accuracy.top5"} if logits.shape[1] > 5 else set()
-    assert set(numbers) == KEYS | SCALED | top5
+    one_bin = {"calibration.rms_paper"} if len(logits) < 200 else set()  # of 100: none is left
+    assert set(numbers) == (KEYS | SCALED | top5) - one_bin
     _walk(numbers)
     assert all("seven things" in number.protocol for number in numbers.values())
     _walk(ood_numbers(logits, logits * 0.5, name="soft"))

@@ -102,6 +102,8 @@ def _calibration(said: Judged, classes: int, how: str, heat: str, seed: int) -> 
         out[f"calibration.{key}"] = Number(value, n, low, high, text)
     equal = count_bins(said.confidence, said.right)
     for key, last in (("rms", True), ("rms_paper", False)):
+        if not last and len(equal.n) == 1:  # nothing would be left: a perfect 0 that means nothing
+            continue
         value = rms_of(equal, last=last)
         low, high = rms_interval(equal, value, last=last, seed=seed)
         which = "all bins" if last else "the most confident bin skipped, as the authors' code does"

@@ -102,6 +102,7 @@ def adversarial_numbers(
     out |= {
         f"{key}.{name.rpartition('.')[2]}": measured[name]
         for name in ("calibration.rms", "calibration.rms_paper", "selective.aurra")
+        if name in measured
     }
     return out
 
