@@ -225,3 +225,48 @@ def test_backgrounds_start_at_the_colour_of_the_border(rng):
     means = behind.mean((0, 3, 4))
     assert (means[:, 0] < -0.9).all() and (means[:, 1].abs() < 0.1).all()
     assert (means[:, 2] - 0.3).abs().max() < 0.2  # tanh of a spread around its bias
+
+
+def test_levelled_pictures_of_every_class_have_mean_0_and_the_same_contrast(rng):
+    y = torch.arange(400) % 4  # the other six classes have no picture
+    scale = torch.tensor([2, 20, 60, 100])[y].view(-1, 1, 1, 1)
+    noise = torch.randn(400, 3, 8, 8, generator=rng) * scale
+    x = (noise + torch.tensor([60.0, 120, 180]).view(3, 1, 1)).clamp(0, 255).to(torch.uint8)
+    level = losses.level_of(x, y)
+    shown = losses.levelled((x.double() / 127.5 - 1)[:, None], y[:, None], level)[:, 0]
+    spreads = []
+    for digit in range(4):
+        part = shown[y == digit].permute(1, 0, 2, 3).flatten(1)
+        torch.testing.assert_close(part.mean(1), torch.zeros(3).double(), rtol=0, atol=1e-5)
+        spreads.append(part.square().mean().sqrt())
+    torch.testing.assert_close(torch.stack(spreads), torch.stack(spreads).mean().expand(4).clone())
+    by_hand = [(x[y == d] / 127.5 - 1).double().permute(1, 0, 2, 3).flatten(1) for d in range(4)]
+    mean_spread = sum(p.var(1, correction=0).mean().sqrt() for p in by_hand) / 4
+    assert spreads[0].item() == pytest.approx(mean_spread.item(), rel=1e-5)
+    assert torch.equal(level.gain[4:], torch.ones(6)) and not level.colour[4:].any()
+
+
+def test_the_critic_sees_levelled_pictures_real_and_made_and_its_gradient_grows_with_the_gain(rng):
+    seen: list[Tensor] = []
+
+    class Watching(torch.nn.Module):
+        def forward(self, x: Tensor, y: Tensor, keep: Tensor) -> Tensor:
+            seen.append(x)
+            return x.flatten(2).sum(2)
+
+    gain = torch.arange(1.0, 11.0)
+    level = losses.Level(torch.randn(10, 3, generator=rng), gain)
+    made, real = torch.randn(2, 4, 2, 3, 32, 32, generator=rng).requires_grad_().unbind(0)
+    y, labels = torch.randint(10, (2, 4, 2), generator=rng)
+    batch = {"x": real, "y": y, "labels": labels, "keep": torch.ones(6, 4, 2, 1)}
+    game = losses.Game(Watching(), None, (0.0,) * 4, 0.1, 1.0, level=level)
+    game.made = torch.empty_like(made)
+    scores = game.judge(made, batch)
+    grad = torch.autograd.grad(scores.sum(), made, retain_graph=True)[0]
+    torch.testing.assert_close(grad, gain[y][..., None, None, None].expand_as(grad))
+    game.scores(game.critic, batch)
+    for shown, x, digits in ((seen[0], made, y), (seen[1], real, labels), (seen[2], made, y)):
+        for b, s in itertools.product(range(4), range(2)):
+            digit = int(digits[b, s])
+            wanted = (x[b, s] - level.colour[digit][:, None, None]) * (digit + 1.0)
+            torch.testing.assert_close(shown[b, s], wanted)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from counterlens.errors import InputError
 from counterlens.generators.cgn import NOISE, PLACES
+from counterlens.runs import read_json
 from counterlens.workflows import cgn_players as players
 from counterlens.workflows import cgn_recover as recover
 from counterlens.workflows import cgn_train
@@ -232,9 +233,10 @@ def test_what_cannot_be_focused_is_refused(change: str, kind: str, text: str):
     [
         (["hold=1.5"], "hold is 1.5, expected the share"),
         (["hold=0.5", "extra=2"], "extra=2 came with hold=0.5"),
+        (["level=2"], "level is 2, expected true or false"),
     ],
 )
-def test_a_rate_that_falls_to_nothing_is_refused_where_it_cannot_be(changes, said, tmp_path):
+def test_settings_that_cannot_be_are_refused(changes, said, tmp_path):
     with pytest.raises(InputError, match=said):
         train_cgn("coloured", changes=changes, out=tmp_path / "run", quiet=True)
 
@@ -262,3 +264,14 @@ def test_the_learning_rate_of_both_players_falls_over_the_last_part(tmp_path, mo
     half, n = len(rates) // 2, len(rates)
     wanted = torch.tensor([0.001 * min(1.0, (n - i) / (n - half)) for i in range(n)])
     torch.testing.assert_close(rates, wanted[:, None].expand(-1, 2))
+
+
+def test_a_levelled_critic_teaches_something_else_and_the_card_says_so(tmp_path):
+    cards, weights = [], []
+    for level in ("true", "false"):
+        changes = [*TINY, "epochs=1", f"level={level}"]
+        run = train_cgn("coloured", changes=changes, out=tmp_path / level, quiet=True)
+        weights.append(load_file(run.folder / "seed-0" / "model.safetensors"))
+        cards.append(read_json(run.folder / "seed-0" / "card.json")["recipe"]["level"])
+    assert cards == [True, False]
+    assert not torch.equal(*(one["shape.up1.conv.weight"] for one in weights))

@@ -3,7 +3,8 @@
 Paper: Sauer and Geiger 2021 (cgn2021, section 3 and its MNIST code); cgnstudy2022 for the edge
        loss; Mao et al. 2017 (lsgan2017); Gatys et al. 2016 (gatys2016).
 Differs: every term is a mean over the pictures of one network, summed over the networks of a
-       stack, so that each learns as if alone. The study's text and its code define two edge
+       stack, so that each learns as if alone. The critic may see pictures relative to the colour
+       and contrast of their class (`levelled`). The study's text and its code define two edge
        losses; both are here.
 """
 
@@ -12,12 +13,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int, UInt8
 from torch import Tensor, nn
 from torch.nn import functional
 
 from counterlens.errors import InputError
-from counterlens.generators.cgn import Fills, Masks, compose
+from counterlens.generators.cgn import CLASSES, Classes, Fills, Masks, compose
 from counterlens.losses.inner import Batch
 from counterlens.models.vgg import VGG16
 
@@ -118,6 +119,39 @@ def _border(mask: Masks, first: int, last: int) -> Float[Tensor, "h w"]:
     return 1 - inner
 
 
+@dataclass(frozen=True)
+class Level:
+    """Mean colour of each class, and what brings its contrast to that of the mean class."""
+
+    colour: Float[Tensor, "10 3"]
+    gain: Float[Tensor, "10"]
+
+
+def level_of(x: UInt8[Tensor, "n 3 h w"], y: Int[Tensor, "n"]) -> Level:
+    """The level of each class of pictures; a class without pictures keeps what it has."""
+    count, n = x.shape[2] * x.shape[3], y.bincount(minlength=CLASSES).double()
+    first, second = (x.new_zeros(CLASSES, 3, dtype=torch.float64) for _ in range(2))
+    for rows, labels in zip(torch.split(x, 2000), torch.split(y, 2000), strict=True):
+        part = rows.double() / 127.5 - 1
+        first.index_add_(0, labels, part.sum((2, 3)))
+        second.index_add_(0, labels, part.square().sum((2, 3)))
+    pixels = (n * count).clamp_min(1)[:, None]
+    colour = first / pixels
+    spread = (second / pixels - colour.square()).mean(1).clamp_min(0).sqrt()
+    seen = spread > 0
+    gain = torch.where(seen, spread[seen].mean() / spread, 1.0)
+    return Level(colour.float(), gain.float())
+
+
+def levelled(x: Fills, y: Classes, level: Level) -> Fills:
+    """Pictures around the mean colour of their class, all classes at the same contrast.
+
+    A critic of unlevelled pictures learns least about the class of least contrast, and on a black
+    ground most of what it sees is the ground.
+    """
+    return (x - level.colour[y][..., None, None]) * level.gain[y][..., None, None, None]
+
+
 @dataclass
 class Game:
     """What the two players of one training share.
@@ -129,6 +163,7 @@ class Game:
         entropy, edge: weights of the terms.
         edge_form: "study" (its formula) or "code" (its program).
         known: Gram matrices of all pictures of the data, which never change, where they are kept.
+        level: mean colour and contrast of each class, if the critic sees pictures relative to them.
         made: the last pictures of the generator, from which the critic then learns.
     """
 
@@ -139,6 +174,7 @@ class Game:
     edge: float
     edge_form: str = "study"
     known: Sequence[Float[Tensor, "n _ _"]] | None = None
+    level: Level | None = None
     made: Tensor | None = field(default=None)
 
     def __post_init__(self) -> None:
@@ -152,8 +188,12 @@ class Game:
         """
         assert self.made is not None
         self.made.copy_(x.detach())
-        scores: Scores2 = self.critic(x, batch["y"], batch["keep"][:2])
+        scores: Scores2 = self.critic(self.shown(x, batch["y"]), batch["y"], batch["keep"][:2])
         return scores
+
+    def shown(self, x: Fills, y: Classes) -> Fills:
+        """Pictures of classes y as the critic sees them."""
+        return x if self.level is None else levelled(x, y, self.level)
 
     def generator_terms(self, net: nn.Module, batch: Batch, step: int) -> dict[str, Tensor]:
         """What the CGN minimises.
@@ -214,12 +254,13 @@ class Game:
     def scores(self, net: nn.Module, batch: Batch) -> tuple[Scores2, Scores2]:
         """What the critic says of real and of made pictures; at once where that is the same."""
         assert self.made is not None
-        x, keep = batch["x"], batch["keep"][2:6]
+        x, keep = self.shown(batch["x"], batch["labels"]), batch["keep"][2:6]
+        made = self.shown(self.made, batch["y"])
         if not getattr(self.critic, "alone", False):
             real = net(x, batch["labels"], keep[:2])
-            return real, net(self.made, batch["y"], keep[2:])
+            return real, net(made, batch["y"], keep[2:])
         kept = torch.cat([keep[:2], keep[2:]], 1)
-        both = net(torch.cat([x, self.made]), torch.cat([batch["labels"], batch["y"]]), kept)
+        both = net(torch.cat([x, made]), torch.cat([batch["labels"], batch["y"]]), kept)
         return both[: len(x)], both[len(x) :]
 
 

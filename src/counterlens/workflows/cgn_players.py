@@ -22,7 +22,7 @@ from counterlens.fit import Player
 from counterlens.generators import cgn, critics
 from counterlens.generators.cgn import CGN, CLASSES, DCGAN, NOISE, PLACES
 from counterlens.generators.stacked import arrange, stacked
-from counterlens.losses.cgn import Game, grams
+from counterlens.losses.cgn import Game, Level, grams
 from counterlens.models.vgg import VGG16
 from counterlens.workflows.cgn_masks import BORDER
 from counterlens.workflows.cgn_recover import focused
@@ -126,11 +126,12 @@ def team(
     features: VGG16 | None,
     *,
     known: Sequence[Tensor] | None = None,
+    level: Level | None = None,
 ) -> list[Player]:
     """Both players with their losses and optimisers; the generator is the first."""
     game = Game(
         critic, features, tuple(settings["style"]), settings["entropy"], settings["edge"],
-        settings["edge_form"], known,
+        settings["edge_form"], known, level,
     )  # fmt: skip
     ours, theirs = (
         (game.generator_terms, game.critic_terms)

@@ -30,7 +30,7 @@ COMMON: dict[str, Any] = {
     "edge_form": "study", "attempts": 6, "stack": 12, "reader_updates": 2000,
     "examined": 100, "graph": "auto", "form": "auto", "precision": "auto", "border_start": True,
     "keep_grams": "auto", "together": 1, "minutes": 0.0, "average": 0.0,
-    "keep_every": 3, "focus": 0.0, "extra": 0, "hold": 1.0,
+    "keep_every": 3, "focus": 0.0, "extra": 0, "hold": 1.0, "level": False,
 }  # fmt: skip
 GAN = {"critic": "linear", "critic_width": 512, "init": "normal", "gain": 0.02, "attempts": 1}
 
@@ -45,8 +45,10 @@ def defaults(which: str, kind: str) -> dict[str, Any]:
 
 
 def check(settings: Mapping[str, Any], kind: str) -> None:
-    """Refuse what cannot be done about collapsed digits."""
+    """Refuse what cannot be done against collapsed digits."""
     focus, extra, hold = settings["focus"], settings["extra"], settings["hold"]
+    if not isinstance(settings["level"], bool):
+        raise InputError(f"level is {settings['level']!r}, expected true or false.")
     if not 0 <= hold <= 1:
         raise InputError(
             f"hold is {hold}, expected the share of epochs at full learning rate, e.g. hold=0.5."

@@ -14,7 +14,7 @@ Differs: the edge loss has weight 1 in all sets (the study: 0.1, Coloured alone)
        of the data's border (`border_start`, see `generators.cgn.start_background`). The last epoch
        counts: nothing is picked by hand. Weights may be averaged over updates (`average`), and the
        learning rate may fall to 0 at the end (`hold`): at a constant one the masks of neighbouring
-       updates differ.
+       updates differ. The critic may see pictures relative to their class (`level`).
 """
 
 import shutil
@@ -35,6 +35,7 @@ from counterlens.errors import InputError
 from counterlens.fit import Plan, fit
 from counterlens.generators import cgn
 from counterlens.generators.cgn import CGN, CLASSES, DCGAN
+from counterlens.losses.cgn import level_of
 from counterlens.models import vgg
 from counterlens.models.digit_net import DigitNet
 from counterlens.runs import Run, new_folder
@@ -241,8 +242,9 @@ def _fit(
     def collapsed(epoch: int) -> list[str]:
         return recover.noted(folder, epoch, stack)
 
+    level = level_of(job.x, job.y) if settings["level"] else None
     progress, made = fit(
-        players.team(job.kind, settings, net, critic, job.features, known=job.known),
+        players.team(job.kind, settings, net, critic, job.features, known=job.known, level=level),
         players.batches(
             job.x, job.y, settings, order, generator, collapsed if settings["focus"] else None
         ),
