@@ -8,7 +8,7 @@ Wildlife, the arm with the study's own edge loss.
 Settings: --set reader_updates=9000 --set examined=500 --set average=0.999 --set attempts=1;
 Coloured --set epochs=18 --set hold=0.6, Wildlife --set hold=0.6; plain: reader and examined alone.
 Run: python benchmarks/cgn_study.py STAGE --mnist known:mnist@mnist.npz --vgg vgg16.ckpt
-     --textures pack:wildlife_textures.npz        (stages: speed, train, table, …, keep, figures)
+     --textures pack:wildlife_textures.npz   (stages: speed, train, table, …, look, keep, figures)
 
 Every stage is resumable: repeat the command after a time limit. The sets of a stage run side by
 side as processes on one device, each set's seeds as one stack; output goes to RUNS/*.log.
@@ -178,6 +178,9 @@ def keep(given: argparse.Namespace) -> None:
         for path in sorted((run / "tables").glob("*.jsonl"))
         if path.stem in KEPT
     }
+    looks = given.runs / "looks.json"
+    if looks.exists():
+        tables |= {f"{run}/looks": rows for run, rows in json.loads(looks.read_text()).items()}
     (given.to / "cgn_study.json").write_text(json.dumps(tables, indent=0) + "\n")
     for which, bar in BARS.items():
         rows = tables.get(f"table-{which}/classifiers", [])
@@ -196,7 +199,7 @@ def _rows(path: Path) -> list[dict[str, float]]:
 def asked() -> argparse.Namespace:
     """What came on the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("stage", choices=("speed", *STAGES, "keep", "figures"))
+    parser.add_argument("stage", choices=("speed", *STAGES, "look", "keep", "figures"))
     parser.add_argument("--mnist", default="sample:mnist")
     parser.add_argument("--vgg", default="vgg16.ckpt")
     parser.add_argument("--textures")
@@ -214,6 +217,8 @@ def asked() -> argparse.Namespace:
     parser.add_argument("--most-epochs", type=int, default=2)
     parser.add_argument("--minutes", type=float, default=9.0)
     parser.add_argument("--steps", type=int, default=200, help="timed updates of a speed case")
+    parser.add_argument("--masks", type=int, default=500, help="of each digit, in a look")
+    parser.add_argument("--reader-updates", type=int, default=9000, help="of a look's reader")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--set", action="append", default=[], dest="changes", metavar="KEY=VALUE")
     parser.add_argument("--gan-set", action="append", default=[], dest="gan_changes", metavar="K=V")
@@ -233,6 +238,10 @@ def main() -> int:
         from cgn_speed import speed
 
         speed(given)
+    elif given.stage == "look":
+        from cgn_look import look
+
+        look(given)
     elif given.stage == "keep":
         keep(given)
     elif given.stage == "figures":

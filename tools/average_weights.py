@@ -23,7 +23,7 @@ from counterlens.models import checkpoint
 
 SAME = ("architecture", "classes", "mean", "std", "preprocess")
 KEPT = ("name", "recipe", "data", "training", "start", "weights_sha256")
-ITS_OWN = ("temperature", "numbers", "audit", "summary", "training", "start", "weights")
+ITS_OWN = (*KEPT, "temperature", "numbers", "audit", "summary", "weights")
 
 
 def averaged(folders: Sequence[Path], shares: Sequence[float], name: str, out: Path) -> Path:

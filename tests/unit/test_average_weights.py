@@ -44,6 +44,7 @@ def test_every_tensor_is_the_weighted_mean_and_the_card_names_the_parts(tmp_path
         ("m0", 0.25),
         ("m1", 0.75),
     ]
+    assert "recipe" not in mean.card  # it is made by no recipe, its parts are
     x = torch.rand(2, 3, 16, 16)
     assert not torch.allclose(mean(x), checkpoint.load(folders[0])(x), atol=1e-3)
 

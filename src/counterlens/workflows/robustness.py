@@ -137,13 +137,13 @@ def attacked_rows(
 ) -> tuple[Int64[np.ndarray, "m"], str]:
     """Which images are attacked, and how to say so before their number.
 
-    The first ones, as the field does, unless the set is sorted by class, as folders are: then the
-    first would be of a few classes, and as many are drawn by the seed.
+    The first ones, as the field does, unless the set is sorted by class, as folders are (in any
+    order of classes): then the first would be of a few, and as many are drawn by the seed.
     """
     count = min(asked.attack_points, most or asked.attack_points)
     if len(labels) <= count:
         return np.arange(len(labels)), "all"
-    if bool((np.diff(labels) >= 0).all()):
+    if np.count_nonzero(np.diff(labels)) < len(np.unique(labels)):  # each class in one run
         drawn = sample_rows(len(labels), count, asked.seed)
         return drawn, f"{count} drawn by seed {asked.seed} of the"
     return np.arange(count), f"the first {count} of the"
