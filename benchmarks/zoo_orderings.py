@@ -20,6 +20,7 @@ FAR where the text says "far below". Twenty verdicts at 95 % err once on average
 Failure cases: the limits of docs/papers/ratio2020.md, written down before training; "RATIO alone
 has none" is reproduced when no RATIO model has one and every other model of Table 1 has.
 
+Result: none yet; the script was tried on 64 images of the small pair alone.
 Run: python benchmarks/zoo_orderings.py MODEL ... --data SPEC --ood NAME=SPEC ... --out DIR
      [--seen NAME] [--double NAME] [--attack l2:0.5] [--points 10000] [--minutes 10]
 MODEL is zoo:NAME, a checkpoint folder, or NAME=either; NAME is a recipe's, e.g.
