@@ -61,6 +61,10 @@ def test_the_worst_case_is_that_of_the_closed_form(asked: Any) -> None:
     assert auroc.value == pytest.approx(expected, abs=1e-3)
     assert auroc.trust is not None
     assert auroc.trust["verdict"] == "trusted"
+    with np.load(run.path("tables", "worst-other.npz")) as kept:  # to compare models by, in pairs
+        odds = torch.from_numpy(kept["logits"]).div(HEAT).softmax(1).amax(1)
+        assert kept["ids"].tolist() == list(asked[2].ids)
+    torch.testing.assert_close(odds, worst.float(), atol=1e-3, rtol=0)
 
 
 def test_the_budget_binds_the_search_and_its_probe(

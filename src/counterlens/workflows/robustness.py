@@ -8,10 +8,11 @@ Differs: the worst-case AUROC raises log-confidence and lead over the second cla
 import re
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from fractions import Fraction
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import torch
@@ -25,7 +26,7 @@ from counterlens.data.sets import sample_rows
 from counterlens.errors import InputError
 from counterlens.images import ImageSet, prepare
 from counterlens.metrics.intervals import wilson
-from counterlens.runs import Number, Run, key_part
+from counterlens.runs import Number, Run, atomic, key_part
 from counterlens.search import Robustness, robust, worst_confidence
 from counterlens.search import Settings as Search
 from counterlens.types import Images
@@ -228,11 +229,8 @@ def _curve(found: Robustness, ball: Ball, attack: str) -> list[dict[str, object]
 
 def _keep_points(run: Run, key: str, found: Robustness, ids: list[str]) -> None:
     """Keep the adversarial pictures for reuse, compressed."""
-    from counterlens.runs import atomic
-
     broken = torch.nonzero(found.correct & ~found.robust).flatten()
-    path = run.path("tables", f"adversarial-{key}.npz")
-    with atomic(path) as part, part.open("wb") as file:
+    with _table_file(run, f"adversarial-{key}.npz") as file:
         np.savez_compressed(
             file,
             points=found.points[broken].cpu().numpy().astype(np.float32),
@@ -240,6 +238,13 @@ def _keep_points(run: Run, key: str, found: Robustness, ids: list[str]) -> None:
             robust=found.robust.cpu().numpy(),
             all_ids=np.array(ids),
         )
+
+
+@contextmanager
+def _table_file(run: Run, name: str) -> Iterator[IO[bytes]]:
+    """A file beside the tables, whole or not there."""
+    with atomic(run.path("tables", name)) as part, part.open("wb") as file:
+        yield file
 
 
 def worst_ood(
@@ -293,6 +298,10 @@ def worst_ood(
             for metric in ("auroc", "mmc")
         }
     )
+    with _table_file(run, f"worst-{key_part(other.name)}.npz") as file:
+        np.savez_compressed(
+            file, logits=logits.numpy(), ids=np.array([other.ids[int(i)] for i in rows])
+        )
 
 
 def model_logits(
