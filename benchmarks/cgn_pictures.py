@@ -30,8 +30,8 @@ from counterlens.workflows.cgn_data import make_shard
 HOW = {
     "plain-coloured": "no edge loss",
     "edge-coloured": "edge loss of the study",
-    "cgn-coloured": "edge loss 1, border start, rate falls",
-    "focus-coloured": "and focus 0.2",
+    "unlevelled-coloured": "edge loss 1, border start, rate falls",
+    "cgn-coloured": "and a levelled critic",
 }
 
 
@@ -155,11 +155,14 @@ def overlaps(given: argparse.Namespace) -> None:
 
 
 def scatter(given: argparse.Namespace) -> None:
-    """Intact masks against the accuracy of the classifier, with and without the edge loss."""
+    """Intact masks against the accuracy of the classifier, by the way the CGNs were trained."""
     figure = canvas(4.4, 3.4)
     axes = figure.add_subplot()
-    for name, how in (("table-plain-coloured", "no edge loss"), ("table-coloured", "ours")):
-        rows = [row for row in table(given.runs / name, "classifiers") if row["arm"] == "cgn"]
+    for name, how in HOW.items():
+        of = "table-" + name.removeprefix("cgn-")
+        rows = [row for row in table(given.runs / of, "classifiers") if row["arm"] == "cgn"]
+        if not rows:
+            continue
         dots = [row["intact"] for row in rows], [100 * row["test"] for row in rows]
         axes.scatter(*dots, alpha=0.6, label=f"{how}, n = {len(rows)}")
     axes.set_xlabel("digits with intact masks")

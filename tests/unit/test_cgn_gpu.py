@@ -14,12 +14,12 @@ from counterlens.workflows.cgn_train import train_cgn
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("kind, focus", [("cgn", 0), ("gan", 0), ("cgn", 0.5)])
-def test_a_captured_update_is_the_update(tmp_path: Path, kind: str, focus: float):
+@pytest.mark.parametrize("kind", ["cgn", "gan"])
+def test_a_captured_update_is_the_update(tmp_path: Path, kind: str):
     rows = []
     for graph in ("false", "true"):
         changes = ["epochs=2", "batch=100", "width=8", "reader_updates=5", "attempts=1"]
-        changes += ["style=[0,0,0,0]", f"graph={graph}", f"focus={focus}"]
+        changes += ["style=[0,0,0,0]", f"graph={graph}"]
         out = tmp_path / f"{kind}-{graph}"
         run = train_cgn(
             "coloured", kind=kind, seeds=(0, 1), changes=changes, out=out, device="cuda"

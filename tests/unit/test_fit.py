@@ -126,22 +126,6 @@ def test_training_stops_early_when_no_judgement_is_better(tmp_path):
     assert progress.step == 6 and progress.done and progress.best_step == 2
 
 
-def test_training_ends_with_the_epoch_after_which_it_is_enough(tmp_path):
-    asked = []
-
-    def enough(step):
-        asked.append(step)
-        return step >= 8
-
-    plan = Plan(steps=20, per_epoch=4, schedule="constant", log_every=1)
-    progress, (found,) = train(tmp_path / "long", plan, enough=enough)
-    assert asked == [4, 8] and progress.step == 8 and progress.done
-    short = Plan(steps=8, per_epoch=4, schedule="constant", log_every=1)
-    _, (wanted,) = train(tmp_path / "short", short)
-    for one, other in zip(found.parameters(), wanted.parameters(), strict=True):
-        assert torch.equal(one, other)
-
-
 def test_updates_and_average_against_a_plain_loop(tmp_path):
     _, (found,) = train(tmp_path)
     net = network()

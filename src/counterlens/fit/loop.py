@@ -42,7 +42,7 @@ def fit(
         hooks: `phase(step)`, a value that changes when the loss does other work (attack steps
             that grow); `say(line)` for progress; `flops(step)`, work per update; `peak`, the
             device's rate; `events`, a folder for TensorBoard; `world`, the processes that train
-            together; `enough(step)`, asked after each epoch whether to end before the plan does.
+            together.
     """
     team = [players] if isinstance(players, Player) else list(players)
     trainer = _Trainer(team, batches, plan, folder, generator, judge, hooks)
@@ -83,7 +83,6 @@ class _Trainer:
         self.flops: Callable[[int], float] = hooks.get("flops") or (lambda step: 0.0)
         self.peak: float = hooks.get("peak") or 0.0
         self.events = _events(hooks.get("events") if self.world.main else None)
-        self.enough: Callable[[int], bool] = hooks.get("enough") or (lambda step: False)
         phase = hooks.get("phase") or (lambda step: 0)
         self.updates = [Update(player, plan, generator, phase, self.say) for player in team]
         self.averages = [Average(p.net, plan.average) for p in team] if plan.average else []
@@ -140,8 +139,6 @@ class _Trainer:
                 saved = now
             if plan.patience is not None and progress.waited >= plan.patience:
                 self.say(f"no better score in {progress.waited} judgements: stopped early.")
-                break
-            if ended and self.enough(progress.step):
                 break
             if over and progress.step < plan.steps:
                 self.say(f"stopped at update {progress.step} of {plan.steps}; state kept.")

@@ -54,6 +54,11 @@ class Health:
         fits = (self.area >= LEAST_AREA) & (self.area <= MOST_AREA)
         return (self.read >= READ) & fits & (self.inside > 0)
 
+    @property
+    def collapsed(self) -> list[str]:
+        """The other digits of each network, as one word."""
+        return ["".join(str(d) for d in range(DIGITS) if not row[d]) for row in self.intact]
+
 
 def train_reader(
     digits: Digits,
@@ -138,9 +143,5 @@ def mask_numbers(
         "cgn.masks.restarts": Number(
             float(sum(row["attempt"] for row in taken)), len(taken), None, None,
             "tries before the one that is kept, all seeds together",
-        ),
-        "cgn.masks.extra": Number(
-            float(sum(row["extra"] for row in taken)), len(taken), None, None,
-            "epochs after the last one that the kept tries went on, all seeds together",
         ),
     }  # fmt: skip

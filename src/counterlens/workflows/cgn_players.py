@@ -25,7 +25,6 @@ from counterlens.generators.stacked import arrange, stacked
 from counterlens.losses.cgn import Game, Level, grams
 from counterlens.models.vgg import VGG16
 from counterlens.workflows.cgn_masks import BORDER
-from counterlens.workflows.cgn_recover import focused
 from counterlens.workflows.digit_stack import Shuffled, seeded, unit_range
 
 Settings = Mapping[str, Any]
@@ -154,16 +153,10 @@ def batches(
     settings: Settings,
     order: Shuffled,
     generator: torch.Generator,
-    collapsed: Callable[[int], Sequence[str]] | None = None,
 ) -> Callable[[int], dict[str, Tensor]]:
-    """What an update of both players needs, drawn anew for each.
-
-    Args:
-        collapsed: the digits of each network after so many epochs, which then come more often.
-    """
+    """What an update of both players needs, drawn anew for each."""
     b, s, device = order.batch, order.stack, x.device
     width = settings["critic_width"] if settings["critic"] == "linear" else 1
-    focus = focused(y, settings["focus"], collapsed, generator) if collapsed else None
 
     def batch(step: int) -> dict[str, Tensor]:
         rows = order(step)
@@ -171,8 +164,6 @@ def batches(
         keep = torch.rand(6, b, s, width, device=device, generator=generator) < critics.KEPT
         u = torch.randn(b, s, NOISE, device=device, generator=generator)
         classes = (uniform[:, :, -1] * CLASSES).long().clamp_max(CLASSES - 1)
-        if focus:  # the last to draw: the rest of the batch is as it is without
-            rows, classes = focus(step // order.per_epoch, rows, classes)
         pictures = unit_range(x[rows.flatten()])
         return {
             "x": pictures.view(b, s, *pictures.shape[1:]),

@@ -2,17 +2,16 @@
 
 All seeds of a set are one stack on one device. The masks are examined after every epoch by the
 criterion of `cgn_masks`. A network that ends with a collapsed digit is trained again from a new
-start, and the restarts are counted; a round in which all is lost by half-time ends there. Before
-that it may recover: `focus` and `extra`, see `cgn_recover`.
+start, and the restarts are counted; a round in which all is lost by half-time ends there.
 
-15 epochs are 56,250 updates of Coloured MNIST and 46,875 of another set; `cgn_players` says what
-one costs.
+8 epochs of Coloured MNIST are 30,000 updates, 15 of another set 46,875; `cgn_players` says what one
+costs.
 
 Paper: Sauer and Geiger 2021 (cgn2021, MNIST code); cgnstudy2022 for the edge loss.
 Differs: the edge loss has weight 1 in all sets (the study: 0.1, Coloured alone): where a digit is
        drawn right it is nearly 0, so only a wrong mask feels it. Backgrounds start at the colour
        of the data's border (`border_start`, see `generators.cgn.start_background`). The last epoch
-       counts: nothing is picked by hand. Weights may be averaged over updates (`average`), and the
+       counts: nothing is picked by hand. Weights are averaged over updates (`average`), and the
        learning rate may fall to 0 at the end (`hold`): at a constant one the masks of neighbouring
        updates differ. The critic may see pictures relative to their class (`level`).
 """
@@ -41,7 +40,6 @@ from counterlens.models.digit_net import DigitNet
 from counterlens.runs import Run, new_folder
 from counterlens.workflows import bare, recipes
 from counterlens.workflows import cgn_players as players
-from counterlens.workflows import cgn_recover as recover
 from counterlens.workflows.cgn_masks import Health, examine, mask_numbers, reads, train_reader
 from counterlens.workflows.cgn_settings import check, defaults, next_round, numbers_of
 from counterlens.workflows.cgn_sheets import save_sheet
@@ -102,7 +100,7 @@ def train_cgn(
     began = time.monotonic()
     settings = defaults(which, kind)
     recipes.change(settings, changes)
-    check(settings, kind)
+    check(settings)
     chosen = list(dict.fromkeys(seeds))
     if not chosen:
         raise InputError("no seed came, expected one or more, e.g. --seeds 0,1,2.")
@@ -174,9 +172,9 @@ def _round(job: _Job, number: int, team: Sequence[tuple[int, int]]) -> list[dict
     net, critic = players.nets(job.kind, job.settings, starts, job.x, job.dtype)
     healths: list[Health] = []
     began = time.monotonic()
-    early, extra = False, [0] * len(team)
+    early = False
     try:
-        net, extra = _fit(job, number, team, net, critic, healths)
+        net = _fit(job, number, team, net, critic, healths)
     except _Lost:
         job.say("every network of this round has collapsed: it ends here.")
         early = True
@@ -187,12 +185,11 @@ def _round(job: _Job, number: int, team: Sequence[tuple[int, int]]) -> list[dict
         row: dict[str, Any] = {
             "round": number, "seed": seed, "attempt": attempt,
             "seconds": round(seconds / len(team), 1), "ended_early": early,
-            "extra": extra[i],
         }  # fmt: skip
         if healths:
             last = healths[-1]
             row["intact"] = int(last.intact[i].sum())
-            row["collapsed"] = recover.digits_of(last.intact)[i]
+            row["collapsed"] = last.collapsed[i]
             row["read"] = round(last.read[i].mean().item(), 4)
             row["area"] = round(last.area[i].mean().item(), 4)
         rivals = [r.get("intact", CLASSES) for r in (*before, *rows) if r["seed"] == seed]
@@ -210,19 +207,15 @@ def _fit(
     net: CGN | DCGAN,
     critic: nn.Module,
     healths: list[Health],
-) -> tuple[CGN | DCGAN, list[int]]:
-    """Train one stack, its masks examined after every epoch.
-
-    Returns:
-        The networks to keep, and how many extra epochs each was trained.
-    """
+) -> CGN | DCGAN:
+    """Train one stack, its masks examined after every epoch; the networks to keep."""
     settings, stack, cuda = job.settings, len(team), job.device.type == "cuda"
     folder = job.run.folder / "state" / f"round-{number}"
     generator = torch.Generator(job.device)
     seed = team[0][0] + 101 * number
     order = Shuffled(len(job.x), settings["batch"], stack, seed, job.device)
     plan = Plan(
-        steps=(settings["epochs"] + settings["extra"]) * order.per_epoch,
+        steps=settings["epochs"] * order.per_epoch,
         per_epoch=order.per_epoch,
         seed=seed,
         schedule="linear" if settings["hold"] < 1 else "constant",
@@ -239,35 +232,24 @@ def _fit(
         nets, seconds = (net, kept), time.monotonic() - began
         return _judge(job, number, team, step // order.per_epoch, nets, healths, seconds)
 
-    def collapsed(epoch: int) -> list[str]:
-        return recover.noted(folder, epoch, stack)
-
     level = level_of(job.x, job.y) if settings["level"] else None
     progress, made = fit(
         players.team(job.kind, settings, net, critic, job.features, known=job.known, level=level),
-        players.batches(
-            job.x, job.y, settings, order, generator, collapsed if settings["focus"] else None
-        ),
+        players.batches(job.x, job.y, settings, order, generator),
         plan=plan,
         folder=folder,
         generator=generator,
         judge=judge,
         say=job.say,
-        enough=lambda step: settings["extra"] > 0 and recover.all_whole(folder, stack),
     )
     if not progress.done:
         raise InputError(f"stopped before the end: repeat with --resume ({job.run.folder}).")
     kept: Any = made[0]
-    ends = recover.put_back(folder, kept) if settings["extra"] else {}
-    if isinstance(kept, CGN) and (settings["extra"] or not healths):  # put back, or continued
-        second = int(settings["extra"] > 0)  # other masks than those it was stopped for
-        healths.append(_examined(job, kept, seed=second))
-    rows = progress.rows
-    if settings["focus"]:
-        rows = [{**row, "focus": collapsed(row["epoch"] - 1)} for row in rows]
-    job.run.write_table(f"epochs_round_{number + 1}", rows)
-    last = progress.step // order.per_epoch
-    return kept, [ends.get(i, last) - settings["epochs"] for i in range(stack)]
+    if isinstance(kept, CGN) and not healths:  # continued after its last epoch
+        healths.append(_examined(job, kept))
+    job.run.write_table(f"epochs_round_{number + 1}", progress.rows)
+    assert isinstance(kept, CGN | DCGAN)
+    return kept
 
 
 def _judge(
@@ -284,7 +266,6 @@ def _judge(
     Args:
         nets: as they are trained, and as they would be kept.
     """
-    settings, folder = job.settings, job.run.folder / "state" / f"round-{number}"
     live, kept = nets
     assert isinstance(kept, CGN | DCGAN)
     title = f"seed {team[0][0]}, epoch {epoch}"
@@ -293,26 +274,21 @@ def _judge(
     intact = torch.full((len(team),), CLASSES)
     if isinstance(kept, CGN):
         healths.append(_examined(job, kept))
-        digits = healths[-1].intact
-        intact = digits.sum(1)
+        intact = healths[-1].intact.sum(1)
         found = {"intact": intact.float().mean().item(), "whole": float((intact == 10).sum())}
         if kept is not live and isinstance(live, CGN):  # as it is without the average
             found["unaveraged"] = _examined(job, live.eval()).intact.sum(1).float().mean().item()
-        if settings["focus"]:
-            recover.note(folder, epoch, digits)
-        if settings["extra"] and epoch >= settings["epochs"]:
-            recover.keep_whole(folder, kept, digits, epoch)
-    last, every = settings["epochs"], settings["keep_every"]
-    if every and epoch % every == 0 and epoch < last + settings["extra"]:
+    last, every = job.settings["epochs"], job.settings["keep_every"]
+    if every and epoch % every == 0 and epoch < last:
         _keep_unfinished(job, kept, team, intact.tolist(), epoch, seconds)
     if last / 2 <= epoch < last and int(intact.max()) < LOST:
         raise _Lost
     return found
 
 
-def _examined(job: _Job, net: CGN, *, seed: int = 0) -> Health:
+def _examined(job: _Job, net: CGN) -> Health:
     assert job.reader is not None
-    return examine(net, job.reader, count=job.settings["examined"], seed=seed)
+    return examine(net, job.reader, count=job.settings["examined"])
 
 
 def _keep_unfinished(
