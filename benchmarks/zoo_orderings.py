@@ -1,33 +1,33 @@
-"""Do our models stand in the order of the paper's? Point by point, with paired intervals.
+"""Do our models stand in the order of the paper's? Audits compared point by point, in pairs.
 
 The paper's orderings (Augustin et al. 2020, Tables 1 and 3, CIFAR-10) are ORDERINGS below, written
 down before models were compared here (the cards of cifar10-ratio-0.25, cifar10-at-0.5 and the small
-pair were known). Both models of an ordering see the same images:
-  clean, l2 0.5, l2 1.0  all test images; Newcombe's interval for paired shares. The attack is the
-      first two searches of AutoAttack `standard`, APGD-CE and APGD-T with 9 targets, 100 steps
-      each; what FAB and Square would add is left out (nothing, for the two robust models that were
-      put through all four on 1,000 images). So each robust accuracy is an upper bound.
-  AUC, WC-AUC            all test images against 1,000 (drawn by seed 0) of every out-distribution
-      set that no training saw, plain mean over these sets, scores after the temperature of the
-      card (fitted on the calibration sample where the card has none); DeLong's paired variance, the
-      test images shared by all sets. WC-AUC: l2 1.0, APGD 100 steps × 5 restarts on log-confidence
-      and on the lead over the second class, per point the worse of both, searched and scored after
-      temperature; an upper bound. `--double SET` asks again with twice the steps and another seed:
-      the AUC may move by 0.5 points at most.
+pair were known). Nothing is measured here: what the models said about each image is read from the
+folders of their audits. Both models of an ordering saw the same images, paired by id:
+  clean           all test images that both report on; Newcombe's interval for paired shares.
+  l2 0.5, l2 1.0  the images that both audits attacked by the same version of AutoAttack; where
+      there are several such versions, the one of the most images (`standard` on 1,000 of a card,
+      or `fast`, APGD-CE and APGD-T with 3 targets, on all). Each robust accuracy is an upper bound.
+  AUC, WC-AUC     these test images against each out-distribution set that both saw and no training
+      did, plain mean over the sets, scores after the temperature that the audit fitted; DeLong's
+      paired variance, the test images shared by all sets. WC-AUC: the most confident points of the
+      audit's search (l2 1.0, APGD 100 steps × 5 restarts on log-confidence and on the lead over the
+      second class, the worse of both), searched at temperature 1, scored after temperature; an
+      upper bound. `--doubled` asks a search of twice the steps and another seed (zoo_doubled.py):
+      the worse of both may move the AUC by 0.5 points at most.
 Verdict: "reproduced" where the 95 % interval of the difference lies wholly on the paper's side of
 the margin, "not reproduced" where it lies wholly on the other, else "open". The margin is 0, or
 FAR where the text says "far below". Twenty verdicts at 95 % err once on average.
-Failure cases: the limits of docs/papers/ratio2020.md, written down before training; "RATIO alone
-has none" is reproduced when no RATIO model has one and every other model of Table 1 has.
+Failure cases: the limits of docs/papers/ratio2020.md, written down before training, on the numbers
+of the audits (robust accuracy by `standard`); "RATIO alone has none" is reproduced when no RATIO
+model has one and every other model of Table 1 has.
 
-Result: none yet; the script was tried on 64 images of the small pair alone.
-Run: python benchmarks/zoo_orderings.py MODEL ... --data SPEC --ood NAME=SPEC ... --out DIR
-     [--seen NAME] [--double NAME] [--attack l2:0.5] [--points 10000] [--minutes 10]
-MODEL is zoo:NAME, a checkpoint folder, or NAME=either; NAME is a recipe's, e.g.
-cifar10-at-0.25=RUN/model. Points are kept in DIR/points, one file for each model and quantity, all
-models' first quantity first; the same command goes on where it was stopped. All models of DIR are
-compared, also those of earlier commands; without MODEL nothing is measured, and neither data nor
-weights are needed. Result: DIR/zoo_orderings.json. Needs torch, not the command line.
+Result: none yet.
+Run: python benchmarks/zoo_orderings.py [NAME=]AUDIT ... [--doubled NAME=FOLDER] [--seen SET]
+     --out FILE.json
+AUDIT is the folder of a finished audit; NAME a recipe's, e.g. cifar10-at-0.25, by default the
+model's or the folder's. Several audits of one NAME are put together, each quantity from the one of
+the most images. FOLDER has SET.npz of zoo_doubled.py. Needs neither weights nor data.
 """
 
 import argparse
@@ -39,17 +39,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from counterlens import metrics
-from counterlens.data import name_of, open_set, subset
 from counterlens.errors import CounterlensError, InputError
-from counterlens.metrics.intervals import Z, delong, delong_parts, holding, newcombe_paired
+from counterlens.metrics.intervals import Z, delong_parts, holding, newcombe_paired
 from counterlens.metrics.numbers import pair_counts
-from counterlens.runs import Number, key_part, read_json, write_json
-from counterlens.workflows.cards import UNSEEN, set_kind
+from counterlens.runs import Number, key_part, write_json
+from counterlens.workflows.cards import UNSEEN
 from counterlens.workflows.table1 import failures, plain_beside, printed
-from zoo_points import ABOUT, Points, gathered, measured, opened, pieces
+from zoo_audits import Points, Rows, add_doubled, gathered, opened
 
 FAR = 0.30
 """What "far below" means in worst-case AUC; the paper's own gaps are 75 points and more."""
@@ -96,19 +93,22 @@ ALIKE = {"ratio-small": "ratio-0.25", "plain-small": "plain"}
 """Rows of ours that the paper has at another size only."""
 
 TABLE_1 = ("plain", "oe", "acet", "at-0.5", "at-0.25", "ratio-0.5", "ratio-0.25")
-PLAN = "plan.json"
-STEPS, RESTARTS, MOST_MOVED = 100, 5, 0.005
-ROBUST = {"l2 0.5": "l2:0.5", "l2 1.0": "l2:1.0"}  # column → attack
+MOST_MOVED = 0.005
 
 
-# ---- comparing
+def paired(one: Rows, two: Rows, what: str) -> tuple[Any, Any]:
+    """Both models' values on the images that both have, in one order."""
+    ids = [i for i in one if i in two]
+    if len(ids) < 2:
+        raise InputError(f"{what}: {len(ids)} images have the same id in both, expected 2 or more.")
+    return np.array([one[i] for i in ids]), np.array([two[i] for i in ids])
 
 
-def share_gap(first: Tensor, second: Tensor) -> Number:
+def share_gap(first: Any, second: Any, what: str) -> Number:
     """Share of the first less share of the second on the same images."""
-    ends = newcombe_paired(*pair_counts(first, second))
-    gap = (first.double() - second.double()).mean().item()
-    return Number(gap, len(first), *ends, f"{len(first)} images; Newcombe paired")
+    ends = newcombe_paired(*pair_counts(torch.from_numpy(first), torch.from_numpy(second)))
+    gap, n = float(first.mean() - second.mean()), len(first)
+    return Number(gap, n, *ends, f"{what}, {n} images; Newcombe paired")
 
 
 def auroc_gap(
@@ -135,18 +135,24 @@ def auroc_gap(
 def gap(one: Points, two: Points, column: str, sets: Sequence[str]) -> Number | None:
     """First less second in a column of the table; None where one of the two lacks it."""
     if column == "clean":
-        return share_gap(one.right, two.right)
-    if column in ROBUST:
-        found = [p.robust.get(ROBUST[column]) for p in (one, two)]
-        if found[0] is None or found[1] is None:
-            return None
-        return share_gap(found[0], found[1])
-    told = [p.worst if column == "WC-AUC" else p.outside for p in (one, two)]
-    if not sets or any(name not in logits for name in sets for logits in told):
-        return None
-    inside = (one.scores(one.logits), two.scores(two.logits))
-    outside = [(one.scores(told[0][s]), two.scores(told[1][s])) for s in sets]
-    return auroc_gap(inside, outside, sets)
+        return share_gap(*paired(one.right, two.right, column), column)
+    if "AUC" in column:
+        inside = paired(one.known, two.known, "known images")
+        outside = [paired(one.of(column)[s], two.of(column)[s], s) for s in sets]
+        return auroc_gap(inside, outside, sets) if sets else None
+    found = [
+        share_gap(*paired(held, two.robust[key], column), f"AutoAttack {key[1]}")
+        for key, held in one.robust.items()
+        if key in two.robust and key[0] == column
+    ]
+    return max(found, key=lambda number: number.n, default=None)
+
+
+def shared_sets(one: Points, two: Points, column: str) -> list[str]:
+    """The sets that a column is averaged over: unseen in training, and both models saw them."""
+    if "AUC" not in column:
+        return []
+    return [s for s in one.of(column) if s in two.of(column) and one.kinds[s] == UNSEEN]
 
 
 def verdict(number: Number, margin: float = 0.0) -> str:
@@ -157,67 +163,37 @@ def verdict(number: Number, margin: float = 0.0) -> str:
     return "not reproduced" if number.high < margin else "open"
 
 
-def orderings(models: Mapping[str, Points], kinds: Mapping[str, str]) -> list[dict[str, Any]]:
-    """One row per ordering whose two models came and have the quantity."""
-    paper, rows = printed(), []
-    sets = [name for name, kind in kinds.items() if kind == UNSEEN]
+def orderings(models: Mapping[str, Points]) -> tuple[list[dict[str, Any]], list[str]]:
+    """One row per ordering whose two models came, and the orderings that lack the quantity."""
+    paper, rows, absent = printed(), [], []
     for column, high, low, margin in ORDERINGS:
         if high not in models or low not in models:
             continue
-        number = gap(models[high], models[low], column, sets)
+        one, two = models[high], models[low]
+        sets = shared_sets(one, two, column)
+        number = gap(one, two, column, sets)
         if number is None:
+            absent.append(f"{column}: {high} > {low}")
             continue
         theirs = [paper[ALIKE.get(row, row)][column] for row in (high, low)]
+        per_set = {name: gap(one, two, column, [name]) for name in sets}
         rows.append(
             {
                 "column": column, "higher": high, "lower": low, "margin": margin,
                 "paper": (theirs[0] - theirs[1]) / 100, "ours": number.to_json(),
                 "verdict": verdict(number, margin),
-                "sets": _per_set(models[high], models[low], column, sets),
+                "sets": {name: found.to_json() for name, found in per_set.items() if found},
             }
         )  # fmt: skip
-    return rows
-
-
-def _per_set(one: Points, two: Points, column: str, sets: Sequence[str]) -> dict[str, Any]:
-    if "AUC" not in column:
-        return {}
-    found = {name: gap(one, two, column, [name]) for name in sets}
-    return {name: number.to_json() for name, number in found.items() if number}
-
-
-# ---- numbers of one model, and where it fails
-
-
-def numbers(points: Points) -> dict[str, Number]:
-    """The model's numbers under the keys of a card."""
-    heat, n = points.about["temperature"], len(points.labels)
-    ece = metrics.ece((points.logits.double() / heat).softmax(1), points.labels)
-    found = {
-        "accuracy.top1": metrics.share(points.right, "all images"),
-        "calibration.ece_scaled": Number(ece, n, None, None, f"temperature {heat:.4g}"),
-    }
-    for attack, held in points.robust.items():
-        text = f"{attack}, APGD-CE and APGD-T, upper bound"
-        found[f"robust.{key_part(attack)}.accuracy"] = metrics.share(held, text)
-    inside = points.scores(points.logits)
-    for prefix, told in (("", points.outside), ("worst_", points.worst)):
-        for name, logits in told.items():
-            said = metrics.answers(logits, temperature=heat)
-            area = metrics.auroc(torch.from_numpy(inside), said.score)
-            ends, part = delong(inside, said.score.numpy()), f"ood.{key_part(name)}.{prefix}"
-            found[f"{part}auroc"] = Number(area, len(logits), *ends, "DeLong")
-            sure = metrics.mmc(said.confidence)
-            found[f"{part}mmc"] = Number(sure, len(logits), None, None, "mean confidence")
-    return found
+    return rows, absent
 
 
 def doubled(points: Points) -> dict[str, dict[str, Any]]:
     """How far a search of twice the steps moves the worst-case AUROC, per set."""
     found = {}
-    inside = points.scores(points.logits)
-    for name in (name for name in points.doubled if name in points.worst):
-        first, second = (points.scores(p[name]) for p in (points.worst, points.doubled))
+    inside = np.array(list(points.known.values()))
+    for name, twice in points.doubled.items():
+        first, second = paired(points.worst[name], twice, name)
         both = np.maximum(first, second)
         alone, moved = (
             auroc_gap((inside, inside), [(first, other)], [name]) for other in (second, both)
@@ -230,25 +206,23 @@ def doubled(points: Points) -> dict[str, dict[str, Any]]:
     return found
 
 
-def failing(models: Mapping[str, Points], kinds: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+# ---- where models fail
+
+
+def failing(models: Mapping[str, Points]) -> dict[str, dict[str, Any]]:
     """Failure cases by the limits stated before training, and which limits were not judged."""
-    cards = {
-        f"cifar10-{row}": {
-            "numbers": {key: number.to_json() for key, number in numbers(points).items()},
-            "audit": {"ood": dict(kinds)},
-            "architecture": points.about["architecture"],
-        }
-        for row, points in models.items()
-    }
+    cards = {f"cifar10-{row}": points.card for row, points in models.items()}
+    sets = sorted({name for points in models.values() for name in points.kinds})
     found = {}
     for row, points in models.items():
-        card = cards[f"cifar10-{row}"]
-        plain = plain_beside(card, cards)
+        plain = plain_beside(points.card, cards)
+        wanted = {"robust.l2-0.5.accuracy": "robust accuracy by `standard`"}
+        wanted |= {f"ood.{key_part(s)}.auroc": f"AUC on {s}" for s in sets}
+        wanted |= {f"ood.{key_part(s)}.worst_auroc": f"worst-case AUC on {s}" for s in sets}
         absent = [] if plain else ["no plain model of the same architecture"]
-        absent += [] if ROBUST["l2 0.5"] in points.robust else ["no robust accuracy"]
-        absent += [f"no AUC on {name}" for name in kinds if name not in points.outside]
-        absent += [f"no worst-case AUC on {name}" for name in kinds if name not in points.worst]
-        found[row] = {"failures": failures(card, plain), "not_judged": absent}
+        held = points.card["numbers"]
+        absent += [f"no {what}" for key, what in wanted.items() if key not in held]
+        found[row] = {"failures": failures(points.card, plain), "not_judged": absent}
     return found
 
 
@@ -270,92 +244,59 @@ def alone(found: Mapping[str, Mapping[str, Any]]) -> tuple[str, str]:
 
 
 def study(given: argparse.Namespace) -> dict[str, Any]:
-    """Measure what there is time for, then compare what is there."""
-    out = Path(given.out)
-    left = _measure(given, out) if given.models else []
-    if not (out / PLAN).exists():
-        raise InputError(f"{out} holds no points. Name models to measure: zoo_orderings.py MODEL…")
-    results = {**compared(out), "left": left}
-    write_json(out / "zoo_orderings.json", results)
-    return results
-
-
-def _measure(given: argparse.Namespace, out: Path) -> list[str]:
-    """Write down what is wanted, measure it, and say what no time was left for."""
-    torch.backends.cudnn.allow_tf32 = False
-    if not given.data:
-        raise InputError("no test images came, expected --data SPEC.")
-    data = open_set(given.data)
-    data = subset(data, range(min(given.points, len(data))))
-    # drawn, not the first: such sets are often sorted by class
-    sets = {name_of(s): open_set(s, limit=given.ood_points, seed=0) for s in given.ood}
-    unknown = sorted({*given.seen, *given.double} - set(sets))
-    if unknown:
-        raise InputError(f"no set {unknown[0]!r} among --ood: {', '.join(sets)}.")
-    models = [opened(text, given) for text in given.models]
-    for model in models:
-        if tuple(data.classes) != model.net.classes:
-            raise InputError(
-                f"{model.row} answers {model.net.classes}, {data.name} has {data.classes}."
-            )
-    wanted = pieces(given, data, sets)
-    plan = {
-        "images": {data.name: len(data), **{name: len(one) for name, one in sets.items()}},
-        "kinds": {name_of(spec): set_kind(name_of(spec), spec, given.seen) for spec in given.ood},
-        "steps": given.steps, "restarts": given.restarts, "seed": given.seed,
-        "files": [(piece.kind, piece.key, piece.file) for piece in wanted],
-    }  # fmt: skip
-    write_json(out / PLAN, plan)
-    return measured(given, models, wanted)
-
-
-def compared(out: Path) -> dict[str, Any]:
-    """Verdicts and numbers from the points of all models that are kept."""
-    plan = read_json(out / PLAN)
-    models: dict[str, Points] = {}
-    for folder in sorted(path.parent for path in (out / "points").glob(f"*/{ABOUT}")):
-        points = gathered(folder, plan["files"])
-        if points is None:
-            continue
-        if points.about["row"] in models:
-            raise InputError(f"two models in {out} are called {points.about['row']}. Remove one.")
-        models[points.about["row"]] = points
-    failed = failing(models, plan["kinds"])
+    """Read the audits, compare them in pairs, write the result."""
+    audits = opened(given.audits)
+    models = {row: gathered(row, runs, given.seen) for row, runs in audits.items()}
+    sets = sorted({name for points in models.values() for name in points.kinds})
+    for name in given.seen:
+        if name not in sets:
+            raise InputError(f"--seen {name}: no audit has this set, they have {', '.join(sets)}.")
+    for text in given.doubled:
+        name, _, folder = text.partition("=")
+        row = name.removeprefix("cifar10-")
+        if row not in models or not folder:
+            raise InputError(f"--doubled {text}: expected NAME=FOLDER of {', '.join(models)}.")
+        add_doubled(models[row], Path(folder))
+    failed = failing(models)
     claim, why = alone(failed)
+    rows, absent = orderings(models)
     facts = {
         row: {
-            **points.about, **failed[row], "doubled": doubled(points),
-            "numbers": {key: number.to_json() for key, number in numbers(points).items()},
+            "temperature": points.temperature, "known": len(points.known),
+            "weights_hash": points.weights, "audits": [run.folder.name for run in audits[row]],
+            "sets": points.kinds, **failed[row], "doubled": doubled(points),
+            "numbers": points.card["numbers"],
         }
         for row, points in models.items()
     }  # fmt: skip
-    return {
-        "protocol": __doc__.partition("\nRun:")[0],
-        **{key: value for key, value in plan.items() if key != "files"},
-        "known": next(iter(plan["images"].values())),
-        "orderings": orderings(models, plan["kinds"]),
-        "alone": {"verdict": claim, "why": why},
-        "models": facts,
-    }
+    results = {
+        "protocol": __doc__.partition("\nResult:")[0], "orderings": rows, "not_compared": absent,
+        "alone": {"verdict": claim, "why": why}, "models": facts,
+    }  # fmt: skip
+    write_json(given.out, results)
+    return results
 
 
 def told(results: Mapping[str, Any]) -> None:
     """Print the verdicts, then each model's numbers and failure cases."""
-    print(f"{'ordering':42}{'paper':>7}  {'ours':24}{'n':>11}  verdict")
+    print(f"{'ordering':42}{'paper':>7}  {'ours':24}{'n':>15}  verdict")
     for row in results["orderings"]:
         number = row["ours"]
         by = f" by {row['margin']:.0%}" if row["margin"] else ""
         what = f"{row['column']}: {row['higher']} > {row['lower']}{by}"
-        known = f"{results['known']}+" if "AUC" in row["column"] else ""
         low, high = (100 * number[k] for k in ("low", "high"))
         ours = f"{100 * number['value']:+.1f} [{low:+.1f}, {high:+.1f}]"
-        n, by = known + str(number["n"]), f"{100 * row['paper']:+.1f}"
-        print(f"{what:42}{by:>7}  {ours:24}{n:>11}  {row['verdict']}")
+        n = f"{number['n']}" + (f" of {len(row['sets'])} sets" if row["sets"] else "")
+        print(f"{what:42}{100 * row['paper']:>+7.1f}  {ours:24}{n:>15}  {row['verdict']}")
+    if results["not_compared"]:
+        print(f"not measured by both: {'; '.join(results['not_compared'])}")
     claim = results["alone"]
     print(f"RATIO alone without a failure case: {claim['verdict']} ({claim['why']})")
     for row, model in results["models"].items():
         values = {
-            k: round(100 * v["value"], 1) for k, v in model["numbers"].items() if "mmc" not in k
+            key: round(100 * number["value"], 1)
+            for key, number in model["numbers"].items()
+            if number["value"] is not None and "mmc" not in key and "temperature" not in key
         }
         print(f"{row} (temperature {model['temperature']:.3f}): {values}")
         print(f"  failure cases: {'; '.join(model['failures']) or 'none'}")
@@ -364,33 +305,19 @@ def told(results: Mapping[str, Any]) -> None:
         for name, moved in model["doubled"].items():
             by, holds = 100 * moved["worse_of_both"]["value"], moved["holds"]
             print(f"  twice the steps on {name}: {by:+.2f}, {'holds' if holds else 'too much'}")
-    if results["left"]:
-        print(f"no time for {len(results['left'])}: {'; '.join(results['left'])}")
 
 
 def main() -> int:
     """Run the study; the exit code is 2 on bad input."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("models", nargs="*", metavar="[NAME=]MODEL")
-    parser.add_argument("--data")
-    parser.add_argument("--ood", action="append", default=[])
-    parser.add_argument("--seen", action="append", default=[], help="sets that training saw")
-    parser.add_argument("--double", action="append", default=[], help="sets of the doubling check")
-    parser.add_argument("--attack", action="append", help="default: l2:0.5")
-    parser.add_argument("--calibrate", default="sample:cifar10-calibration")
-    parser.add_argument("--out", required=True)
-    parser.add_argument("--points", type=int, default=10_000)
-    parser.add_argument("--ood-points", type=int, default=1000)
-    parser.add_argument("--steps", type=int, default=STEPS)
-    parser.add_argument("--restarts", type=int, default=RESTARTS)
-    parser.add_argument("--chunk", type=int, default=5000)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--minutes", type=float, default=10.0)
-    parser.add_argument("--device", default="auto")
-    given = parser.parse_args()
-    given.attack = given.attack or [ROBUST["l2 0.5"]]
+    parser.add_argument("audits", nargs="+", metavar="[NAME=]AUDIT")
+    parser.add_argument("--doubled", nargs="+", action="extend", default=[], metavar="NAME=FOLDER")
+    parser.add_argument(
+        "--seen", nargs="+", action="extend", default=[], metavar="SET", help="sets training saw"
+    )
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE.json")
     try:
-        told(study(given))
+        told(study(parser.parse_args()))
     except CounterlensError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code

@@ -1,9 +1,12 @@
-"""The study of the paper's orderings. Oracles: verdicts known by hand, DeLong's interval of another
-module for one set, a bootstrap with scikit-learn for several, the networks themselves."""
+"""The study of the paper's orderings, read from audits. Oracles: verdicts known by hand, DeLong's
+interval of another module for one set, a bootstrap with scikit-learn for several, the normal
+interval of a paired share, and the numbers that a real audit wrote itself."""
 
 import importlib
 import sys
+from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,36 +17,95 @@ from counterlens.classifier import Classifier
 from counterlens.label_spaces import CIFAR10
 from counterlens.metrics.paired import paired_auroc
 from counterlens.models import checkpoint, nets
-from counterlens.runs import Number, read_json, write_json
+from counterlens.runs import Number, Run, keep_logits, kept_logits, read_json
 from counterlens.types import Preprocess
+from counterlens.workflows import robustness
+from counterlens.workflows.audit import audit as real_audit
+from counterlens.workflows.settings import Settings
 from counterlens.workflows.table1 import printed
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 study = importlib.import_module("zoo_orderings")
-kept = importlib.import_module("zoo_points")
+kept = importlib.import_module("zoo_audits")
+twice = importlib.import_module("zoo_doubled")
 
 N, OUT = 400, 100
-UNSEEN = {"scenes": "unseen", "flowers": "unseen"}
+SETS = ("street view", "flowers")
+SURE = 3.0 + np.linspace(0, 0.1, N)
+SPREAD = np.linspace(-2, 2, OUT)
 
 
 def logits_of(scores):
     """Two logits whose log-odds are the scores, right where class 0 is true."""
-    return torch.stack([scores, torch.zeros_like(scores)], 1).float()
+    return np.stack([scores, np.zeros_like(scores)], 1).astype(np.float32)
 
 
-def model(right=1.0, robust=1.0, outside=-3.0, worst=-3.0, architecture="a"):
-    """Points of a model: answers with confidence 0.95, right and robust on the first images."""
-    sure = torch.full((N,), 3.0) + torch.linspace(0, 0.1, N)
-    labels = (torch.arange(N) >= round(right * N)).long()  # class 0 is what it says
-    points = kept.Points(
-        {"temperature": 1.0, "architecture": architecture}, logits_of(sure), labels
-    )
-    points.robust["l2:0.5"] = torch.arange(N) < round(robust * N)
-    spread = torch.linspace(-1, 1, OUT)
-    for name in UNSEEN:  # a low confidence is a small lead, whatever its sign
-        points.outside[name] = logits_of((3.05 + outside + 2 * spread).abs())
-        points.worst[name] = logits_of((3.05 + worst + 2 * spread).abs())
-    return points
+def made(folder, row, *, right=1.0, robust=1.0, outside=-3.0, worst=-3.0, attacked=N, **more):
+    """An audit of a made-up model: confidence 0.95, right and robust on the first images.
+
+    Args:
+        outside, worst: how far the scores of unknown images lie above those of the known ones.
+        attacked: how many images were attacked.
+        more: what else differs, as settings or as facts of the manifest.
+    """
+    names = {"ood", "attack", "attack_version", "ood_attack"} & set(more)
+    asked = {"ood": (*SETS, "noise:uniform"), "attack": ("l2:0.5",), "ood_attack": "l2:1.0"}
+    asked |= {name: more.pop(name) for name in names}
+    settings = Settings(f"cifar10-{row}", "test", **asked)
+    heat, finished = more.pop("heat", 1.0), more.pop("finished", True)
+    first, turned = more.pop("first", 0), more.pop("turned", 1)
+    run = Run.create(folder, "audit", asdict(settings))
+    known = ["uniform" if spec == "noise:uniform" else spec for spec in asked["ood"]]
+    facts = {
+        "model": f"cifar10-{row}", "data": "test", "weights_hash": row, "about": {"parameters": 1},
+        "data_fingerprint": {name: f"{name} 1" for name in ("test", *known)},
+    }  # fmt: skip
+    run.note(**(facts | more))
+    ids, order = np.array([f"test/{first + i}" for i in range(N)]), np.arange(N)[::turned]
+    labels = (np.arange(N) >= round(right * N)).astype(int)  # class 0 is what it says
+    keep_logits(
+        run, "test", heat * logits_of(SURE[order]), labels=labels[order], ids=ids[order],
+        temperature=heat,
+    )  # fmt: skip
+    numbers = {"accuracy.top1": right, "calibration.ece_scaled": 0.01}
+    for attack in asked["attack"]:
+        held = np.arange(N) < round(robust * N)
+        key = robustness.key_part(attack)
+        path = run.path("tables", f"adversarial-{key}.npz")
+        np.savez(path, robust=held[order][:attacked], all_ids=ids[order][:attacked])
+        numbers[f"robust.{key}.accuracy"] = robust
+    for name in known:
+        key, there = name.replace(" ", "_"), np.array([f"{name}/{i}" for i in range(OUT)])
+        # a low confidence is a small lead, whatever its sign
+        scores = [np.abs(3.05 + above + SPREAD) for above in (outside, worst)]
+        keep_logits(
+            run, key, heat * logits_of(scores[0]), labels=[-1] * OUT, ids=there, role="ood",
+            temperature=heat,
+        )  # fmt: skip
+        path = run.path("tables", f"worst-{key}.npz")
+        np.savez(path, logits=heat * logits_of(scores[1])[::turned], ids=there[::turned])
+        for metric, found in zip(("auroc", "worst_auroc"), scores, strict=True):
+            numbers[f"ood.{key}.{metric}"] = area(SURE, found)
+    run.add_numbers({k: Number(v, attacked, None, None, "made up") for k, v in numbers.items()})
+    if finished:
+        run.finish()
+    return folder
+
+
+def area(inside, outside):
+    truth = np.r_[np.ones(len(inside)), np.zeros(len(outside))]
+    return float(roc_auc_score(truth, np.r_[inside, outside]))
+
+
+def read(*folders, seen=()):
+    """Rows of the table from folders of audits."""
+    audits = kept.opened([str(folder) for folder in folders])
+    return {row: kept.gathered(row, runs, seen) for row, runs in audits.items()}
+
+
+def by_name(models):
+    rows, absent = study.orderings(models)
+    return {(row["column"], row["higher"], row["lower"]): row for row in rows}, absent
 
 
 def test_every_ordering_is_true_of_the_paper_by_a_point_or_more_and_by_its_margin():
@@ -66,39 +128,85 @@ def test_verdicts_say_on_which_side_the_interval_lies():
     assert study.verdict(number(0.4, 0.5), study.FAR) == "reproduced"
 
 
-def test_orderings_of_made_up_models_get_the_verdicts_known_by_hand():
-    """RATIO holds 40 images more than AT 0.25, as many as AT 0.5, 40 fewer than ACET."""
-    models = {
-        "ratio-0.25": model(robust=0.7),
-        "at-0.25": model(robust=0.6, worst=0.0),
-        "acet": model(robust=0.8),
-        "plain": model(robust=0.0, worst=8.0),
-    }
-    rows = {
-        (row["column"], row["higher"], row["lower"]): row
-        for row in study.orderings(models, {**UNSEEN, "uniform": "noise"})
-    }
+def test_orderings_of_made_up_audits_get_the_verdicts_known_by_hand(tmp_path):
+    """RATIO holds 40 images more than AT 0.25, 40 fewer than ACET; rows come in other orders."""
+    rows, absent = by_name(
+        read(
+            made(tmp_path / "1", "ratio-0.25", robust=0.7, heat=0.3),
+            made(tmp_path / "2", "at-0.25", robust=0.6, worst=0.0, turned=-1),
+            made(tmp_path / "3", "acet", robust=0.8, turned=-1),
+            made(tmp_path / "4", "plain", robust=0.0, worst=8.0),
+        )
+    )
     robust = rows["l2 0.5", "ratio-0.25", "at-0.25"]
     assert robust["verdict"] == "reproduced" and robust["ours"]["value"] == pytest.approx(0.1)
+    # 40 images differ, all of them one way: were they not paired by id, 280 would
+    assert robust["ours"]["low"] == pytest.approx(0.1 - 1.96 * np.sqrt(40 - 4) / N, abs=5e-3)
     assert robust["ours"]["n"] == N and robust["paper"] == pytest.approx(0.0547)
     assert rows["l2 0.5", "ratio-0.25", "acet"]["verdict"] == "not reproduced"
-    assert rows["WC-AUC", "ratio-0.25", "acet"]["verdict"] == "open"  # the same points
+    same = rows["WC-AUC", "ratio-0.25", "acet"]  # the same points at another temperature
+    assert same["verdict"] == "open" and same["ours"]["value"] == pytest.approx(0, abs=1e-9)
     assert rows["WC-AUC", "ratio-0.25", "plain"]["verdict"] == "reproduced"
-    assert set(rows["WC-AUC", "ratio-0.25", "plain"]["sets"]) == set(UNSEEN)  # no noise
+    assert set(rows["WC-AUC", "ratio-0.25", "plain"]["sets"]) == set(SETS)  # no noise
     assert rows["clean", "plain", "ratio-0.25"]["verdict"] == "open"
     assert not any("oe" in key for key in rows)  # its model did not come
-    assert not any(key[0] == "l2 1.0" for key in rows)  # not measured
+    assert absent == ["l2 1.0: ratio-0.25 > at-0.25"]  # not attacked
+
+
+def test_only_sets_that_both_models_saw_and_no_training_did_are_compared(tmp_path):
+    models = read(
+        made(tmp_path / "1", "ratio-0.25", ood=("street view",)),
+        made(tmp_path / "2", "at-0.25", worst=0.0),
+    )
+    rows, _ = by_name(models)
+    assert list(rows["WC-AUC", "ratio-0.25", "at-0.25"]["sets"]) == ["street view"]
+    assert rows["WC-AUC", "ratio-0.25", "at-0.25"]["ours"]["n"] == OUT
+    _, absent = by_name(read(tmp_path / "1", tmp_path / "2", seen=["street view"]))
+    assert "WC-AUC: ratio-0.25 > at-0.25" in absent
+    assert "no worst-case AUC on flowers" in study.failing(models)["ratio-0.25"]["not_judged"]
+
+
+def test_the_most_images_attacked_in_the_same_way_by_both_are_compared(tmp_path):
+    """1,000 by `standard` on a card and all by `fast`, in the small."""
+    few = {"attacked": 40, "robust": 0.05}
+    fast = {"attack_version": "fast", "ood": ()}
+    made(tmp_path / "1", "ratio-0.25", **few)
+    made(tmp_path / "1-fast", "ratio-0.25", robust=0.7, **fast)
+    made(tmp_path / "1-few", "ratio-0.25", **few, **fast)
+    made(tmp_path / "2", "at-0.25", **few)
+    made(tmp_path / "2-fast", "at-0.25", robust=0.6, **fast)
+    ordering = ("l2 0.5", "ratio-0.25", "at-0.25")
+
+    def ours(*names):
+        rows, absent = by_name(read(*(tmp_path / name for name in names)))
+        return rows[ordering]["ours"] if ordering in rows else absent[0]
+
+    all_four = ours("1", "1-fast", "2", "2-fast")
+    assert (all_four["n"], all_four["value"]) == (N, pytest.approx(0.1))
+    assert all_four["protocol"].startswith("AutoAttack fast")
+    assert ours("2-fast", "2", "1-fast", "1", "1-few") == all_four  # in whatever order
+    assert ours("1-few", "1", "1-fast", "2", "2-fast") == all_four
+    one_card = ours("1", "1-fast", "2")
+    assert (one_card["n"], one_card["value"]) == (40, 0)
+    assert one_card["protocol"].startswith("AutoAttack standard")
+    assert ours("1-fast", "2") == "l2 0.5: ratio-0.25 > at-0.25"  # another attack each
+    numbers = read(tmp_path / "1", tmp_path / "1-fast")["ratio-0.25"].card["numbers"]
+    assert numbers["robust.l2-0.5.accuracy"]["value"] == 0.05  # what a failure is judged by
+    assert numbers["robust.l2-0.5-fast.accuracy"]["value"] == 0.7
 
 
 def test_the_difference_of_aurocs_on_one_set_is_delong_s():
     rng = np.random.default_rng(0)
-    known = [torch.from_numpy(rng.normal(1 + i, 1, 60)) for i in range(2)]
-    unknown = [torch.from_numpy(rng.normal(0, 1, 40)) for _ in range(2)]
-    pairs = [tuple(logits_of(side[i]) for side in (known, unknown)) for i in range(2)]
+    known = [rng.normal(1 + i, 1, 60) for i in range(2)]
+    unknown = [rng.normal(0, 1, 40) for _ in range(2)]
+    pairs = [
+        tuple(torch.from_numpy(logits_of(side[i])) for side in (known, unknown)) for i in range(2)
+    ]
     (theirs,) = paired_auroc(*pairs, name="x").values()
-    points = [kept.Points({"temperature": 1.0}, *[p[0], torch.zeros(60).long()]) for p in pairs]
-    for one, (_, out) in zip(points, pairs, strict=True):
-        one.worst["x"] = out
+    points = []
+    for inside, outside in pairs:
+        scores = [kept.scored(range(len(z)), z.numpy(), 1.0) for z in (inside, outside)]
+        points.append(kept.Points({}, "", 1.0, {}, scores[0], worst={"x": scores[1]}))
     ours = study.gap(*points, "WC-AUC", ["x"])
     assert (ours.value, ours.low, ours.high) == pytest.approx(
         (theirs.value, theirs.low, theirs.high)
@@ -126,23 +234,23 @@ def test_the_interval_of_a_mean_over_sets_is_that_of_a_bootstrap():
     assert (ours.high - ours.low) / 2 == pytest.approx(1.96 * np.std(drawn), rel=0.15)
 
 
-def test_failure_cases_follow_the_stated_limits_and_the_plain_model_of_the_same_form():
-    models = {
-        "plain": model(robust=0.0, worst=8.0),
-        "plain-small": model(right=0.5, architecture="b"),
-        "ratio-0.25": model(right=0.96),
-        "at-0.5": model(right=0.94),
-        "oe": model(architecture="c"),
-    }
-    found = study.failing(models, UNSEEN)
+def test_failure_cases_follow_the_stated_limits_and_the_plain_model_of_the_same_form(tmp_path):
+    models = read(
+        made(tmp_path / "1", "plain", robust=0.0, worst=8.0),
+        made(tmp_path / "2", "plain-small", right=0.5, about={"parameters": 2}),
+        made(tmp_path / "3", "ratio-0.25", right=0.96),
+        made(tmp_path / "4", "at-0.5", right=0.94),
+        made(tmp_path / "5", "oe", about={"parameters": 3}, attack=()),
+    )
+    found = study.failing(models)
     assert "robust accuracy below 50 %" in found["plain"]["failures"]
-    assert "worst-case AUC below 50 % on scenes" in found["plain"]["failures"]
+    assert "worst-case AUC below 50 % on street_view" in found["plain"]["failures"]
     far = "clean accuracy far below the plain model"
     assert far in found["at-0.5"]["failures"] and far not in found["ratio-0.25"]["failures"]
-    assert found["ratio-0.25"]["not_judged"] == []
-    assert found["oe"]["not_judged"] == ["no plain model of the same architecture"]
-    more = study.failing(models, {**UNSEEN, "uniform": "noise"})
-    assert "no worst-case AUC on uniform" in more["ratio-0.25"]["not_judged"]
+    assert found["ratio-0.25"] == {"failures": [], "not_judged": []}
+    assert found["oe"]["not_judged"] == [
+        "no plain model of the same architecture", "no robust accuracy by `standard`",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -168,22 +276,116 @@ def test_ratio_is_alone_without_a_failure_case_only_when_all_others_have_one(
     assert verdict == expected and why in told
 
 
-def test_twice_the_steps_count_by_the_worse_of_both():
-    points = model(worst=-1.0)
-    points.doubled["scenes"] = points.worst["scenes"]
-    points.doubled["flowers"] = logits_of(torch.full((OUT,), 9.0))
-    found = study.doubled(points)
-    assert found["scenes"]["holds"] and found["scenes"]["worse_of_both"]["value"] == 0
-    assert not found["flowers"]["holds"]
-    weaker = model(worst=-1.0)
-    weaker.doubled["scenes"] = logits_of(torch.full((OUT,), 0.1))  # finds nothing
-    assert study.doubled(weaker)["scenes"]["holds"]
+def test_twice_the_steps_count_by_the_worse_of_both(tmp_path):
+    folder = made(tmp_path / "1", "ratio-0.25", worst=-1.0, heat=2.0)
+    ids = [f"street view/{i}" for i in range(OUT)]
+    with np.load(folder / "tables" / "worst-street_view.npz") as file:
+        first = file["logits"]
+
+    def moved(logits):
+        (points,) = read(folder).values()
+        (tmp_path / "d").mkdir(exist_ok=True)
+        np.savez(tmp_path / "d" / "street_view.npz", logits=logits, ids=ids)
+        kept.add_doubled(points, tmp_path / "d")
+        return study.doubled(points)["street view"]
+
+    assert moved(first)["holds"] and moved(first)["worse_of_both"]["value"] == 0
+    assert moved(2 * logits_of(np.full(OUT, 0.1)))["holds"]  # finds nothing
+    assert not moved(2 * logits_of(np.full(OUT, 9.0)))["holds"]
+    # raise point after point above all known ones: an AUC of 0.5 points less is the limit
+    scores = np.sort(np.abs(2.05 + SPREAD))[::-1]
+    for count in (25, 26):
+        higher = np.r_[np.full(count, 9.0), np.zeros(OUT - count)]
+        order = np.argsort(-np.abs(2.05 + SPREAD))
+        logits = np.zeros((OUT, 2), np.float32)
+        logits[order] = 2 * logits_of(higher)
+        by = area(SURE, scores) - area(SURE, np.maximum(scores, higher))
+        found = moved(logits)
+        assert found["worse_of_both"]["value"] == pytest.approx(by)
+        assert found["holds"] == (count == 25), by  # 0.2 and 0.8 points
+
+
+def run_study(monkeypatch, *arguments):
+    monkeypatch.setattr(sys, "argv", ["zoo_orderings.py", *map(str, arguments)])
+    return study.main()
+
+
+def test_audits_are_named_by_model_folder_or_command(tmp_path, monkeypatch, capsys):
+    made(tmp_path / "1", "ratio-0.25")
+    made(tmp_path / "cifar10-ratio-0.25-anneal", "x", model="runs/final")
+    made(tmp_path / "3", "at-0.25", model="zoo:cifar10-at-0.25", robust=0.5)
+    folders = [tmp_path / name for name in ("1", "cifar10-ratio-0.25-anneal", "3")]
+    assert run_study(monkeypatch, *folders, "--seen", "flowers", "--out", tmp_path / "a.json") == 0
+    result = read_json(tmp_path / "a.json")
+    assert list(result["models"]) == ["ratio-0.25", "ratio-0.25-anneal", "at-0.25"]
+    assert result["models"]["at-0.25"]["sets"] == {
+        "street view": "unseen", "flowers": "seen", "uniform": "noise",
+    }  # fmt: skip
+    assert str(tmp_path) not in (tmp_path / "a.json").read_text()  # no path of this machine
+    said = capsys.readouterr().out
+    assert "l2 0.5: ratio-0.25 > at-0.25" in said and "+50.0 [" in said and "100 of 1 sets" in said
+    assert "not measured by both: l2 1.0: ratio-0.25 > at-0.25" in said
+    named = f"cifar10-ratio-0.25={folders[1]}"
+    assert run_study(monkeypatch, named, folders[2], "--out", tmp_path / "b.json") == 0
+    assert list(read_json(tmp_path / "b.json")["models"]) == ["ratio-0.25", "at-0.25"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"row": "ratio-0.25"}, "are audits of different weights. Name them: NAME=AUDIT"),
+        ({"data_fingerprint": {"test": "test 2"}}, "the known images differ: "),
+        ({"data_fingerprint": {"flowers": "flowers 2"}}, "flowers differ: "),
+        ({"first": 1000}, "0 images have the same id in both"),
+        ({"row": "moon", "model": "runs/a/model"}, "model is no recipe, expected NAME=AUDIT"),
+        ({"finished": False}, "is no finished audit"),
+        ({"ood_attack": "l2:0.5"}, "searched within l2:0.5, expected l2:1.0"),
+        ({"row": "ratio-0.25", "weights_hash": "ratio-0.25", "heat": 2.0}, "has temperature 2, "),
+    ],
+)
+def test_audits_that_cannot_be_compared_are_one_clear_line(
+    tmp_path, monkeypatch, capsys, changes, expected
+):
+    made(tmp_path / "1", "ratio-0.25", weights_hash="ratio-0.25")
+    made(tmp_path / "2", **({"row": "at-0.25", "weights_hash": "other"} | changes))
+    out = tmp_path / "a.json"
+    assert run_study(monkeypatch, tmp_path / "1", tmp_path / "2", "--out", out) == 2
+    said = capsys.readouterr().err
+    assert expected in said and said.count("\n") == 1 and not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--seen", "moon"], "no audit has this set, they have flowers, street view, uniform"),
+        (["--doubled", "oe=d"], "expected NAME=FOLDER of ratio-0.25"),
+        (["--doubled", "ratio-0.25"], "expected NAME=FOLDER of ratio-0.25"),
+        (["--doubled", "ratio-0.25=empty"], "has no .npz file, expected some of street_view.npz"),
+        (["--doubled", "ratio-0.25=d"], "has moon.npz, expected some of street_view.npz"),
+        (["--doubled", "ratio-0.25=bad"], "is no .npz file with ids, logits"),
+        (["--doubled", "ratio-0.25=short"], "is no .npz file with ids, logits: they differ"),
+        (["--doubled", "cifar10-ratio-0.25=other"], "is of other weights than the audit"),
+    ],
+)
+def test_bad_arguments_are_one_clear_line(tmp_path, monkeypatch, capsys, arguments, expected):
+    monkeypatch.chdir(tmp_path)
+    for name in ("empty", "d", "bad", "short", "other"):
+        Path(name).mkdir()
+    rows, ids = np.zeros((3, 2), np.float32), list("abc")
+    np.savez("d/moon.npz", logits=rows, ids=ids)
+    Path("bad/flowers.npz").write_text("no numbers")
+    np.savez("short/flowers.npz", logits=rows, ids=ids[:2])
+    np.savez("other/flowers.npz", logits=rows, ids=ids, weights_hash="another")
+    made(tmp_path / "1", "ratio-0.25")
+    assert run_study(monkeypatch, "1", *arguments, "--out", "a.json") == 2
+    said = capsys.readouterr().err
+    assert expected in said and said.count("\n") == 1
 
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
     """Two tiny networks with random weights, saved as checkpoints."""
-    made = []
+    found = []
     for seed in range(2):
         torch.manual_seed(seed)
         shape = {"kind": "resnet18", "widths": [4, 4, 4, 4]}
@@ -192,84 +394,77 @@ def folders(tmp_path_factory):
         ).eval()
         folder = tmp_path_factory.mktemp("nets") / "model"
         checkpoint.save(folder, net, {"name": f"tiny{seed}", "architecture": shape})
-        made.append(folder)
-    return made
+        found.append(folder)
+    return found
 
 
-def run(monkeypatch, folders, out, *more):
-    names = ("cifar10-plain-small", "cifar10-ratio-small")
-    models = [f"{name}={folder}" for name, folder in zip(names, folders, strict=True)]
+def search(monkeypatch, model, out, *more):
     arguments = (
-        *models, "--data", "sample:cifar10", "--ood", "textures=sample:textures",
-        "--ood", "noise:uniform", "--double", "textures", "--points", "10", "--ood-points", "6",
-        "--steps", "2", "--restarts", "1", "--chunk", "6", "--device", "cpu", "--out", str(out),
+        "--ood", "textures=sample:textures", "noise:uniform", "--points", "5", "--steps", "4",
+        "--device", "cpu", "--out",
     )  # fmt: skip
-    monkeypatch.setattr(sys, "argv", ["zoo_orderings.py", *arguments, *more])
-    return study.main()
+    monkeypatch.setattr(sys, "argv", ["zoo_doubled.py", *map(str, (model, *arguments, out, *more))])
+    return twice.main()
+
+
+def check_same_images(monkeypatch, model, out, audited):
+    """Where the search stays at its images, the model says what it said about them in the audit."""
+    with monkeypatch.context() as patch:
+        stays = lambda net, x, *_, **__: SimpleNamespace(points=x)  # noqa: E731
+        patch.setattr(twice, "worst_confidence", stays)
+        assert search(patch, model, out) == 0
+    for name in ("textures", "uniform"):
+        clean = kept_logits(audited)[name]
+        with np.load(audited.folder / "tables" / f"worst-{name}.npz") as attacked:
+            ids = attacked["ids"].tolist()
+        with np.load(out / f"{name}.npz") as file:
+            assert file["ids"].tolist() == ids and len(ids) == 5
+            expected = clean.logits[[clean.ids.index(i) for i in ids]]
+            assert np.allclose(file["logits"], expected, atol=1e-5)
 
 
 @pytest.mark.usefixtures("one_thread")
-def test_a_study_goes_on_where_it_was_stopped_and_says_what_is_missing(
-    folders, tmp_path, monkeypatch, capsys
-):
-    assert run(monkeypatch, folders, tmp_path, "--minutes", "0") == 0
-    assert read_json(tmp_path / "zoo_orderings.json")["models"] == {}
-    assert not list(tmp_path.rglob("*.npz"))  # no time, no points
-    assert run(monkeypatch, folders, tmp_path) == 0
-    files = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.npz")}
-    assert len(files) == 2 * 8  # clean, two sets, two chunks, two worst cases, one doubled
-    whole = read_json(tmp_path / "zoo_orderings.json")
-    assert [row["column"] for row in whole["orderings"]] == ["l2 0.5", "WC-AUC", "clean"]
-    assert whole["models"]["ratio-small"]["temperature_from"].startswith("fitted")
-    lost = next(path for path in files if path.name.startswith("worst-textures"))
-    lost.unlink()
-    capsys.readouterr()
-    assert run(monkeypatch, folders, tmp_path, "--minutes", "0") == 0
-    part = read_json(tmp_path / "zoo_orderings.json")
-    assert [row["column"] for row in part["orderings"]] == ["l2 0.5", "clean"]
-    assert len(part["left"]) == 1 and "worst textures" in part["left"][0]
-    monkeypatch.setattr(sys, "argv", ["zoo_orderings.py", "--out", str(tmp_path)])
-    assert study.main() == 0  # without models: from the points alone
-    assert read_json(tmp_path / "zoo_orderings.json") == {**part, "left": []}
-    said = capsys.readouterr().out
-    assert "no time for 1" in said and "WC-AUC" not in said
-    assert run(monkeypatch, folders, tmp_path) == 0
-    assert read_json(tmp_path / "zoo_orderings.json") == whole  # bit by bit what was lost
-    assert all(p.stat().st_mtime_ns == then for p, then in files.items() if p != lost)
-    for name, told in whole["models"].items():
-        for kind in ("textures", "uniform"):
-            worst, clean = (told["numbers"][f"ood.{kind}.{k}mmc"] for k in ("worst_", ""))
-            assert worst["value"] >= clean["value"], name
+def test_real_audits_and_longer_searches_fit_together(folders, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(robustness, "STEPS", 2)
+    monkeypatch.setattr(robustness, "RESTARTS", 1)
+    names = ("plain-small", "ratio-small")
+    runs = [
+        real_audit(
+            [f"cifar10-{name}={folder}"], "sample:cifar10", attack=["l2:0.5"], ood_attack="l2:1.0",
+            ood=["textures=sample:textures", "noise:uniform"], attack_version="fast",
+            attack_points=5, calibrate="sample:cifar10-calibration", anyway=True, device="cpu",
+            out=tmp_path / name, quiet=True,
+        )[0]
+        for name, folder in zip(names, folders, strict=True)
+    ]  # fmt: skip
+    assert search(monkeypatch, folders[0], tmp_path / "twice") == 0
+    files = {path: path.stat().st_mtime_ns for path in (tmp_path / "twice").iterdir()}
+    assert {path.name for path in files} == {"textures.npz", "uniform.npz"}
+    assert search(monkeypatch, folders[0], tmp_path / "twice") == 0  # goes on: nothing is left
+    assert {path: path.stat().st_mtime_ns for path in files} == files
+    assert search(monkeypatch, folders[1], tmp_path / "twice") == 2
+    assert "is of other weights. Give another --out" in capsys.readouterr().err
+    check_same_images(monkeypatch, folders[0], tmp_path / "still", runs[0])
+
+    doubled = f"cifar10-plain-small={tmp_path / 'twice'}"
+    out, paths = tmp_path / "a.json", [run.folder for run in runs]
+    assert run_study(monkeypatch, *paths, "--doubled", doubled, "--out", out) == 0
+    result = read_json(out)
+    rows = {row["column"]: row for row in result["orderings"]}
+    assert set(rows) == {"l2 0.5", "WC-AUC", "clean"}
+    first, second = (run.numbers for run in reversed(runs))
+    for column, key, sign in (
+        ("l2 0.5", "robust.l2-0.5.accuracy", 1),
+        ("WC-AUC", "ood.textures.worst_auroc", 1),
+        ("clean", "accuracy.top1", -1),
+    ):
+        gap = sign * (first[key].value - second[key].value)  # as the audits themselves say
+        assert rows[column]["ours"]["value"] == pytest.approx(gap, abs=1e-6), column
+    for name, moved in result["models"]["plain-small"]["doubled"].items():
+        assert moved["worse_of_both"]["value"] >= 0, name
+        assert moved["worse_of_both"]["n"] == 5
 
 
-def test_the_search_sees_the_network_after_temperature(folders):
-    net = checkpoint.load(folders[0]).eval()
-    x = torch.rand(3, 3, 32, 32)
-    with torch.no_grad():
-        assert torch.allclose(kept.heated(net, 0.3)(x), net(x) / 0.3, atol=1e-5)
-        assert torch.equal(net(x), checkpoint.load(folders[0]).eval()(x))  # itself untouched
-
-
-def test_a_set_that_did_not_come_is_one_clear_line(folders, tmp_path, monkeypatch, capsys):
-    assert run(monkeypatch, folders, tmp_path, "--seen", "moon") == 2
-    assert "no set 'moon' among --ood: textures, uniform" in capsys.readouterr().err
-
-
-def test_points_of_another_temperature_are_refused(folders, tmp_path, monkeypatch, capsys):
-    run(monkeypatch, folders, tmp_path, "--minutes", "0")
-    about = next(tmp_path.rglob("about.json"))
-    facts = read_json(about)
-    folder = folders[int(facts["name"][-1])]
-    before = (folder / "card.json").read_text()
-    card = read_json(folder / "card.json")
-    heat = {"value": 2 * facts["temperature"], "n": 1, "low": None, "high": None, "protocol": "x"}
-    numbers = {"calibration.temperature": heat}
-    write_json(folder / "card.json", {**card, "temperature": heat["value"], "numbers": numbers})
-    assert run(monkeypatch, folders, tmp_path, "--minutes", "0") == 2
-    assert "were made at temperature" in capsys.readouterr().err
-    (folder / "card.json").write_text(before)
-
-
-def test_a_folder_without_points_is_one_clear_line(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["zoo_orderings.py", "--out", str(tmp_path)])
-    assert study.main() == 2 and "holds no points" in capsys.readouterr().err
+def test_sets_of_one_name_are_not_searched(folders, tmp_path, monkeypatch, capsys):
+    assert search(monkeypatch, folders[0], tmp_path, "--ood", "textures=noise:smooth") == 2
+    assert "two sets of --ood have one name" in capsys.readouterr().err
