@@ -22,11 +22,11 @@ Failure cases: the limits of docs/papers/ratio2020.md, written down before train
 of the audits (robust accuracy by `standard`); "RATIO alone has none" is reproduced when no RATIO
 model has one and every other model of Table 1 has.
 
-Result so far (results/zoo_orderings.json): ten orderings are measured, all reproduced. RATIO 0.25 is
-above AT 0.25 in worst-case AUC by 36.7 points [35.8, 37.5] (three unseen sets of 1,000, H200) and in
-AUC by 13.0; RATIO 0.5 above AT 0.5 in AUC by 17.0. "RATIO alone has none" is not reproduced: RATIO
-0.5 is 6.1 points below the plain model in clean accuracy. Attacked so far: RATIO 0.25 in full, AT
-0.25 around unknown images; the others were audited without attacks.
+Result so far (results/zoo_orderings.json): ten orderings are measured, all reproduced. RATIO 0.25
+is above AT 0.25 in worst-case AUC by 36.7 points [35.8, 37.5] (three unseen sets of 1,000, H200)
+and in AUC by 13.0; RATIO 0.5 above AT 0.5 in AUC by 17.0. "RATIO alone has none" is not reproduced:
+RATIO 0.5 is 6.1 points below the plain model in clean accuracy. Attacked so far: RATIO 0.25 in
+full, AT 0.25 around unknown images; the others were audited without attacks.
 Run: python benchmarks/zoo_orderings.py [NAME=]AUDIT ... [--doubled NAME=FOLDER] [--seen SET]
      --out FILE.json
 AUDIT is the folder of a finished audit; NAME a recipe's, e.g. cifar10-at-0.25, by default the
