@@ -7,6 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from counterlens import zoo
 from counterlens.errors import InputError
 from counterlens.generators.cgn import NOISE, PLACES
 from counterlens.runs import read_json
@@ -52,6 +53,17 @@ def test_a_gan_and_the_papers_way_have_nothing_of_ours(which):
     assert set(PAPERS) <= set(ours)
     for key in ("average", "hold", "level", "attempts"):
         assert gan[key] == PAPERS[key] == {"average": 0, "hold": 1, "level": 0, "attempts": 1}[key]
+
+
+@pytest.mark.parametrize("which", SETS)
+def test_the_defaults_are_what_the_shipped_networks_were_trained_with(which):
+    recipe = read_json(zoo.cgn(f"{which}-mnist-cgn") / "card.json")["recipe"]
+    before = {"hold": 1.0, "level": False}  # what a card says that is older than the setting
+    running = {"attempts", "stack", "graph", "form", "precision", "keep_grams", "together"}
+    running |= {"minutes", "keep_every"}  # how it was computed, not what
+    for key, value in defaults(which, "cgn").items():
+        if key not in running:
+            assert recipe.get(key, before.get(key)) == value, key
 
 
 @pytest.mark.parametrize(
