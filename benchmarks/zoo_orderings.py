@@ -26,7 +26,7 @@ Result so far (results/zoo_orderings.json): ten orderings are measured, all repr
 is above AT 0.25 in worst-case AUC by 36.7 points [35.8, 37.5] (three unseen sets of 1,000, H200)
 and in AUC by 13.0; RATIO 0.5 above AT 0.5 in AUC by 17.0. "RATIO alone has none" is not reproduced:
 RATIO 0.5 is 6.1 points below the plain model in clean accuracy. Attacked so far: RATIO 0.25 in
-full, AT 0.25 around unknown images; the others were audited without attacks.
+full, AT 0.25 around unknown images, plain around 1,000 known ones; the others not by such audits.
 Run: python benchmarks/zoo_orderings.py [NAME=]AUDIT ... [--doubled NAME=FOLDER] [--seen SET]
      --out FILE.json
 AUDIT is the folder of a finished audit; NAME a recipe's, e.g. cifar10-at-0.25, by default the
