@@ -274,7 +274,7 @@ def study(given: argparse.Namespace) -> dict[str, Any]:
         for row, points in models.items()
     }  # fmt: skip
     results = {
-        "protocol": __doc__.partition("\nResult:")[0], "orderings": rows, "not_compared": absent,
+        "protocol": __doc__.partition("\nResult")[0], "orderings": rows, "not_compared": absent,
         "alone": {"verdict": claim, "why": why}, "models": facts,
     }  # fmt: skip
     write_json(given.out, results)

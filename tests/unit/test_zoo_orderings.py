@@ -317,6 +317,7 @@ def test_audits_are_named_by_model_folder_or_command(tmp_path, monkeypatch, caps
     folders = [tmp_path / name for name in ("1", "cifar10-ratio-0.25-anneal", "3")]
     assert run_study(monkeypatch, *folders, "--seen", "flowers", "--out", tmp_path / "a.json") == 0
     result = read_json(tmp_path / "a.json")
+    assert result["protocol"].endswith("of Table 1 has.\n") and "Run:" not in result["protocol"]
     assert list(result["models"]) == ["ratio-0.25", "ratio-0.25-anneal", "at-0.25"]
     assert result["models"]["at-0.25"]["sets"] == {
         "street view": "unseen", "flowers": "seen", "uniform": "noise",

@@ -83,7 +83,7 @@ DIFFERENCES = (
         "ResNet-50, 23.5 M weights (ACET: ResNet-18)",
         "ResNet-18 of 6 M weights, small rows 3 M",
     ),
-    ("epochs", "220 (ACET: 100)", "as each card says, 40 to 208; averaged weights"),
+    ("epochs", "220 (ACET: 100)", "as each card says, 32 to 208; averaged weights"),
     ("checkpoint chosen on", "the test set", "held-out training images, or the last one"),
     (
         "robust accuracy",
