@@ -11,8 +11,9 @@ peers): ours is never more than 0.1 points higher, and at most 1 point falls to 
 verdicts are trusted but that of cifar10-ratio-small under linf, weak: 14.3 % of the points held
 against cross-entropy and fell to another loss.
 pyautoattack in the same process (results/attack_peer_h200.json): cifar10-at-0.5 67.5 and 67.5 %,
-cifar10-ratio-0.25 68.5 and 68.5 %, no point differs. It took 6.1 and 3.9 times as long as ours,
-on a card that other processes used, and not alike in both: no clean race.
+cifar10-ratio-0.25 68.3 and 68.3 % (its first weights 68.5 and 68.5), no point differs. It took 6.1,
+4.1 and 3.9 times as long as ours, on a card that other processes used, and not alike in all three:
+no clean race.
 Two CPU cores, a small robust network, 100 points (results/attack_cpu.json): every arm leaves the
 same 57 points. `ours-fast` 25.2 s, `ours-10` 95.0, `ours-bare` 208.8, `torchattacks` 229.3 (10
 steps, as shipped), `pyautoattack` 401.7, peers at the best of three batch sizes. Times as fast as

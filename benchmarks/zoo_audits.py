@@ -40,6 +40,7 @@ class Points:
         robust: which images stayed right, by column of the table and version of the attack.
         outside, worst, doubled: per set, scores of the images, of the worst points around them,
             and of those that a search of twice the steps met.
+        marks: fingerprints of the images; `audits`: names of the folders read.
     """
 
     card: dict[str, Any]
@@ -51,6 +52,8 @@ class Points:
     outside: dict[str, Rows] = field(default_factory=dict)
     worst: dict[str, Rows] = field(default_factory=dict)
     doubled: dict[str, Rows] = field(default_factory=dict)
+    marks: dict[str, str] = field(default_factory=dict)
+    audits: list[str] = field(default_factory=list)
 
     @property
     def kinds(self) -> dict[str, str]:
@@ -63,9 +66,8 @@ class Points:
 
 
 def opened(texts: Sequence[str]) -> dict[str, list[Run]]:
-    """Audits of each row of the table, from [NAME=]AUDIT; all must have seen the same images."""
+    """Audits of each row of the table, from [NAME=]AUDIT."""
     audits: dict[str, list[Run]] = {}
-    first: dict[str, tuple[str, Path]] = {}
     for text in texts:
         name, folder = named(text)
         run = Run.open(Path(folder))
@@ -74,15 +76,21 @@ def opened(texts: Sequence[str]) -> dict[str, list[Run]]:
             raise InputError(f"{folder} is no finished audit.")
         row = _row([name] if folder != text else [facts["model"], facts["name"]])
         audits.setdefault(row, []).append(run)
-        for images, mark in facts["data_fingerprint"].items():
-            key = "the known images" if images == facts["data"] else images
-            before, other = first.setdefault(key, (mark, run.folder))
+    return audits
+
+
+def same_images(marks: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
+    """Fingerprints of all images, refused where two models or audits saw others by one name."""
+    first: dict[str, tuple[str, str]] = {}
+    for where, seen in marks.items():
+        for images, mark in seen.items():
+            before, other = first.setdefault(images, (mark, where))
             if before != mark:
                 raise InputError(
-                    f"{key} differ: {other} saw {before}, {run.folder} {mark} "
-                    "(data_fingerprint). Audit both models on the same files."
+                    f"{images} differ: {other} saw {before}, {where} {mark} "
+                    "(data_fingerprint). Audit both on the same files."
                 )
-    return audits
+    return {images: mark for images, (mark, _) in first.items()}
 
 
 def _row(names: Sequence[str]) -> str:
@@ -107,7 +115,11 @@ def gathered(row: str, runs: Sequence[Run], seen: Sequence[str]) -> Points:
     best = max(inside, key=lambda kept: len(kept.ids))
     right = _rows(best.ids, best.logits.argmax(1) == best.labels)
     known = scored(best.ids, best.logits, best.temperature)
-    points = Points(carded(runs, seen), str(*hashes), best.temperature, right, known)
+    points = Points(
+        carded(runs, seen), str(*hashes), best.temperature, right, known,
+        marks=same_images({str(run.folder): _marks(run) for run in runs}),
+        audits=[run.folder.name for run in runs],
+    )  # fmt: skip
     for run, kept in zip(runs, logits, strict=True):
         _add_sets(points, run, kept)
         settings = run.manifest["settings"]
@@ -118,6 +130,14 @@ def gathered(row: str, runs: Sequence[Run], seen: Sequence[str]) -> Points:
             if path.exists():
                 _more(points.robust, key, _rows(*_arrays(path, "all_ids", "robust")))
     return points
+
+
+def _marks(run: Run) -> dict[str, str]:
+    facts = run.manifest
+    return {
+        "the known images" if images == facts["data"] else images: mark
+        for images, mark in facts["data_fingerprint"].items()
+    }
 
 
 def _add_sets(points: Points, run: Run, kept: Mapping[str, Kept]) -> None:
@@ -145,7 +165,7 @@ def _add_sets(points: Points, run: Run, kept: Mapping[str, Kept]) -> None:
 def scored(ids: Any, logits: Any, temperature: float) -> Rows:
     """Log-odds of the confidence after temperature."""
     said = metrics.answers(torch.from_numpy(np.array(logits)), temperature=temperature)
-    return _rows(ids, said.score.numpy())
+    return _rows(ids, said.score.numpy().astype(np.float32))
 
 
 def _rows(ids: Sequence[str], values: Any) -> Rows:

@@ -22,16 +22,21 @@ Failure cases: the limits of docs/papers/ratio2020.md, written down before train
 of the audits (robust accuracy by `standard`); "RATIO alone has none" is reproduced when no RATIO
 model has one and every other model of Table 1 has.
 
-Result so far (results/zoo_orderings.json): ten orderings are measured, all reproduced. RATIO 0.25
-is above AT 0.25 in worst-case AUC by 36.7 points [35.8, 37.5] (three unseen sets of 1,000, H200)
-and in AUC by 13.0; RATIO 0.5 above AT 0.5 in AUC by 17.0. "RATIO alone has none" is not reproduced:
-RATIO 0.5 is 6.1 points below the plain model in clean accuracy. Attacked so far: RATIO 0.25 in
-full, AT 0.25 around unknown images, plain around 1,000 known ones; the others not by such audits.
-Run: python benchmarks/zoo_orderings.py [NAME=]AUDIT ... [--doubled NAME=FOLDER] [--seen SET]
-     --out FILE.json
+Result so far (results/zoo_orderings.json, results/points): six of the 34 orderings, all reproduced.
+RATIO 0.25 is above AT 0.5 in worst-case AUC by 34.8 points [33.9, 35.6] (four unseen sets, 1,000
+images each, H200), in AUC by 19.1, in clean accuracy by 4.2; RATIO small above plain small in
+worst-case AUC by 73.6. Twice the steps move no worst case of RATIO 0.25 by more than 0.09 points.
+Seven more are in results/zoo_orderings_first.json, of models whose points were not kept; by it
+"RATIO alone has none" is not reproduced: RATIO 0.5 is 6.1 points below the plain model in clean
+accuracy.
+Run: python benchmarks/zoo_orderings.py benchmarks/results/points/*.npz --out FILE.json
+     python benchmarks/zoo_orderings.py [NAME=]AUDIT ... [FILE.npz ...] [--doubled NAME=FOLDER]
+         [--seen SET] [--keep DIR] --out FILE.json
 AUDIT is the folder of a finished audit; NAME a recipe's, e.g. cifar10-at-0.25, by default the
 model's or the folder's. Several audits of one NAME are put together, each quantity from the one of
-the most images. FOLDER has SET.npz of zoo_doubled.py. Needs neither weights nor data.
+the most images. FOLDER has SET.npz of zoo_doubled.py. `--keep` writes DIR/NAME.npz for every model
+that came as audits: all that is compared here, in a file that can stand for them. Needs neither
+weights nor data.
 """
 
 import argparse
@@ -44,13 +49,14 @@ from typing import Any
 import numpy as np
 import torch
 
+import zoo_points
 from counterlens.errors import CounterlensError, InputError
 from counterlens.metrics.intervals import Z, delong_parts, holding, newcombe_paired
 from counterlens.metrics.numbers import pair_counts
 from counterlens.runs import Number, key_part, write_json
 from counterlens.workflows.cards import UNSEEN
 from counterlens.workflows.table1 import failures, plain_beside, printed
-from zoo_audits import Points, Rows, add_doubled, gathered, opened
+from zoo_audits import Points, Rows, add_doubled, gathered, opened, same_images
 
 FAR = 0.30
 """What "far below" means in worst-case AUC; the paper's own gaps are 75 points and more."""
@@ -248,8 +254,9 @@ def alone(found: Mapping[str, Mapping[str, Any]]) -> tuple[str, str]:
 
 
 def study(given: argparse.Namespace) -> dict[str, Any]:
-    """Read the audits, compare them in pairs, write the result."""
-    audits = opened(given.audits)
+    """Read audits and kept points, compare the models in pairs, write the result."""
+    files = [text for text in given.audits if text.endswith(".npz")]
+    audits = opened([text for text in given.audits if text not in files])
     models = {row: gathered(row, runs, given.seen) for row, runs in audits.items()}
     sets = sorted({name for points in models.values() for name in points.kinds})
     for name in given.seen:
@@ -261,13 +268,22 @@ def study(given: argparse.Namespace) -> dict[str, Any]:
         if row not in models or not folder:
             raise InputError(f"--doubled {text}: expected NAME=FOLDER of {', '.join(models)}.")
         add_doubled(models[row], Path(folder))
+    fresh = list(models)
+    for file in files:
+        row, points = zoo_points.read(Path(file))
+        if row in models:
+            raise InputError(f"{row} came twice: {file}, and before it. Give one of them.")
+        models[row] = points
+    same_images({row: points.marks for row, points in models.items()})
+    for row in fresh if given.keep else ():
+        zoo_points.keep(models[row], row, given.keep / f"{row}.npz")
     failed = failing(models)
     claim, why = alone(failed)
     rows, absent = orderings(models)
     facts = {
         row: {
             "temperature": points.temperature, "known": len(points.known),
-            "weights_hash": points.weights, "audits": [run.folder.name for run in audits[row]],
+            "weights_hash": points.weights, "audits": points.audits,
             "sets": points.kinds, **failed[row], "doubled": doubled(points),
             "numbers": points.card["numbers"],
         }
@@ -314,11 +330,12 @@ def told(results: Mapping[str, Any]) -> None:
 def main() -> int:
     """Run the study; the exit code is 2 on bad input."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("audits", nargs="+", metavar="[NAME=]AUDIT")
+    parser.add_argument("audits", nargs="+", metavar="[NAME=]AUDIT|FILE.npz")
     parser.add_argument("--doubled", nargs="+", action="extend", default=[], metavar="NAME=FOLDER")
     parser.add_argument(
         "--seen", nargs="+", action="extend", default=[], metavar="SET", help="sets training saw"
     )
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="keep what the audits say there")
     parser.add_argument("--out", type=Path, required=True, metavar="FILE.json")
     try:
         told(study(parser.parse_args()))

@@ -331,6 +331,50 @@ def test_audits_are_named_by_model_folder_or_command(tmp_path, monkeypatch, caps
     assert list(read_json(tmp_path / "b.json")["models"]) == ["ratio-0.25", "at-0.25"]
 
 
+def test_kept_points_stand_for_the_audits_they_came_from(tmp_path, monkeypatch, capsys):
+    made(tmp_path / "1", "ratio-0.25", robust=0.7, heat=0.3, worst=-1.0)
+    fast = {"attack_version": "fast", "ood": (), "heat": 0.3}
+    made(tmp_path / "1-fast", "ratio-0.25", robust=0.6, **fast)
+    made(tmp_path / "2", "at-0.25", robust=0.5, turned=-1)
+    (tmp_path / "d").mkdir()
+    ids = [f"street view/{i}" for i in range(OUT)]
+    np.savez(tmp_path / "d" / "street_view.npz", logits=logits_of(np.full(OUT, 0.1)), ids=ids)
+    audits = [tmp_path / name for name in ("1", "1-fast", "2")]
+    more = ("--seen", "flowers", "--doubled", f"ratio-0.25={tmp_path / 'd'}")
+    keep, out = tmp_path / "kept", tmp_path / "a.json"
+    assert run_study(monkeypatch, *audits, *more, "--keep", keep, "--out", out) == 0
+    files = sorted(keep.iterdir(), reverse=True)  # in the order of the audits
+    assert [file.name for file in files] == ["ratio-0.25.npz", "at-0.25.npz"]
+    assert run_study(monkeypatch, *files, "--out", tmp_path / "b.json") == 0
+    assert read_json(tmp_path / "b.json") == read_json(out)
+    both = [files[0], tmp_path / "2"]  # what comes as an audit comes first
+    assert run_study(monkeypatch, *both, "--seen", "flowers", "--out", tmp_path / "c.json") == 0
+    assert read_json(tmp_path / "c.json")["orderings"] == read_json(out)["orderings"]
+    capsys.readouterr()
+
+    made(tmp_path / "3", "oe", data_fingerprint={"test": "test 2"})
+    (tmp_path / "no.npz").write_text("no points")
+    for given, expected in (
+        ((tmp_path / "1", files[0]), "ratio-0.25 came twice"),
+        ((tmp_path / "3", files[0]), "the known images differ: oe saw test 2, ratio-0.25 test 1"),
+        ((tmp_path / "no.npz",), "holds no points that zoo_orderings.py kept"),
+        ((tmp_path / "gone.npz",), "holds no points that zoo_orderings.py kept"),
+        ((tmp_path / "d" / "street_view.npz",), "holds no points that zoo_orderings.py kept"),
+    ):
+        assert run_study(monkeypatch, *given, "--out", tmp_path / "e.json") == 2
+        said = capsys.readouterr().err
+        assert expected in said and said.count("\n") == 1
+
+
+def test_the_stored_verdicts_are_those_of_the_stored_points(tmp_path, monkeypatch):
+    results = Path(study.__file__).parent / "results"
+    files = sorted((results / "points").glob("*.npz"))
+    assert run_study(monkeypatch, *files, "--out", tmp_path / "a.json") == 0
+    again, stored = read_json(tmp_path / "a.json"), read_json(results / "zoo_orderings.json")
+    assert again["orderings"] and sorted(again["models"]) == sorted(stored["models"])
+    assert again["orderings"] == stored["orderings"] and again["alone"] == stored["alone"]
+
+
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
