@@ -126,10 +126,15 @@ def one(row: str, stage: str, given: argparse.Namespace, began: float) -> bool:
         return False
     log = given.out / "log" / f"{row}-{stage}.txt"
     log.parent.mkdir(parents=True, exist_ok=True)
+    threads = str(max(1, (os.cpu_count() or 1) // given.slots))
     start = time.monotonic()
     with log.open("a") as file:
         code = subprocess.run(
-            command(row, stage, given), stdout=file, stderr=subprocess.STDOUT, check=False
+            command(row, stage, given),
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            env={"OMP_NUM_THREADS": threads, **os.environ},
+            check=False,
         ).returncode
     end = time.monotonic()
     ended = "done" if code == 0 else f"failed, see {log}"
@@ -142,8 +147,6 @@ def make(given: argparse.Namespace) -> int:
     began = time.monotonic()
     settings = recipes.load("cifar10-ratio-0.5", given.set)
     Sets.open(settings, inside(given), outside(given), given.out / "cache")  # decoded once for all
-    threads = max(1, (os.cpu_count() or 1) // given.slots)
-    os.environ.setdefault("OMP_NUM_THREADS", str(threads))
     tried = {row: Event() for row in given.rows}
 
     def job(work: tuple[str, tuple[str, ...]]) -> bool:

@@ -1,0 +1,144 @@
+"""The tools that make the zoo: the order of their work, what a stop or a failure leaves, and cards
+filled from two audits. Processes are replaced by a record of what would have run."""
+
+import importlib
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from threading import Lock
+from types import SimpleNamespace
+
+import pytest
+
+from counterlens.data import name_of
+from counterlens.runs import Number, Run
+from counterlens.workflows import recipes
+from counterlens.workflows.settings import Settings
+from counterlens.workflows.table1 import ROWS
+
+sys.path.append(str(Path(__file__).parents[2] / "tools"))
+zoo_tool = importlib.import_module("make_zoo")
+cards = importlib.import_module("card_audits")
+
+
+@pytest.fixture
+def ran(tmp_path, monkeypatch):
+    """Stages in the order they ran; those named in `ran.fail` end with an error."""
+    record = SimpleNamespace(stages=[], commands=[], fail=set())
+    lock = Lock()
+
+    def run(command, **_):
+        text = [str(part) for part in command]
+        stage = text[text.index("--stage" if "--stage" in text else "--part") + 1]
+        own = "--rows" in text
+        row = text[text.index("--rows") + 1] if own else Path(text[2]).parent.name
+        with lock:
+            record.stages.append((row, stage))
+            record.commands.append(text)
+        if (row, stage) in record.fail:
+            return SimpleNamespace(returncode=1)
+        mark = zoo_tool.done(row, stage, tmp_path)
+        mark.parent.mkdir(parents=True, exist_ok=True)
+        mark.touch()
+        return SimpleNamespace(returncode=0)
+
+    monkeypatch.setattr(zoo_tool.subprocess, "run", run)
+    monkeypatch.setattr(zoo_tool.Sets, "open", lambda *_: None)
+    return record
+
+
+def make(monkeypatch, out, *more):
+    asked = ["make_zoo.py", "--data", "d", "--out", str(out), *more]
+    monkeypatch.setattr(sys, "argv", asked)
+    return zoo_tool.main()
+
+
+def test_every_row_of_the_table_that_is_not_shipped_can_be_made():
+    ours = {recipe for _, recipe in ROWS.values() if recipe}
+    shipped = {f"cifar10-{row}" for row in ("ratio-0.25", "at-0.5", "ratio-small", "plain-small")}
+    assert set(zoo_tool.ROWS) == ours - shipped
+    for row, changes in zoo_tool.ROWS.items():
+        assert recipes.load(row, changes)["name"] == row  # every change is of a known setting
+
+
+def test_trainings_and_main_audits_come_before_what_is_reported_apart(ran, tmp_path, monkeypatch):
+    rows = ["cifar10-plain", "cifar10-oe"]
+    assert make(monkeypatch, tmp_path, "--rows", *rows, "--slots", "1") == 0
+    assert ran.stages == [
+        ("cifar10-plain", "train"), ("cifar10-plain", "main"),
+        ("cifar10-oe", "train"), ("cifar10-oe", "main"),
+        ("cifar10-plain", "large"), ("cifar10-oe", "large"),
+        ("cifar10-plain", "apart"), ("cifar10-oe", "apart"),
+    ]  # fmt: skip
+    assert make(monkeypatch, tmp_path, "--rows", *rows) == 0
+    assert len(ran.stages) == 8  # finished stages are not run again
+
+
+@pytest.mark.parametrize("slots", ["1", "3"])
+def test_a_failed_training_stops_its_own_row_alone(ran, tmp_path, monkeypatch, capsys, slots):
+    ran.fail = {("cifar10-plain", "train"), ("cifar10-oe", "main")}
+    rows = ["cifar10-plain", "cifar10-oe", "cifar10-acet"]
+    assert make(monkeypatch, tmp_path, "--rows", *rows, "--slots", slots) == 1
+    assert [stage for row, stage in ran.stages if row == "cifar10-plain"] == ["train"]
+    assert {stage for row, stage in ran.stages if row == "cifar10-oe"} == {
+        "train", "main", "large", "apart",
+    }  # fmt: skip
+    assert "cifar10-plain train: failed, see" in capsys.readouterr().out
+    ran.fail = set()
+    ran.stages.clear()
+    assert make(monkeypatch, tmp_path, "--rows", *rows) == 0  # what failed is tried again
+    assert ("cifar10-plain", "train") in ran.stages and ("cifar10-oe", "main") in ran.stages
+    assert not any(row == "cifar10-acet" for row, _ in ran.stages)
+
+
+def test_no_stage_begins_after_the_time_is_over(ran, tmp_path, monkeypatch, capsys):
+    rows = ["--rows", "cifar10-plain"]
+    assert make(monkeypatch, tmp_path, *rows, "--minutes", "1e-9") == 1
+    assert not ran.stages and "cifar10-plain train: no time left" in capsys.readouterr().out
+
+
+def test_changes_and_counts_reach_the_processes(ran, tmp_path, monkeypatch):
+    asked = ["--rows", "cifar10-plain", "--set", "epochs=1", "--set", "lr=0.1", "--points", "7"]
+    assert make(monkeypatch, tmp_path, *asked, "--large", "9", "--device", "cpu") == 0
+    train, main, large, apart = ran.commands
+    assert train[train.index("--set") :] == ["--set", "epochs=1", "--set", "lr=0.1"]
+    for command in (main, apart):
+        assert command[command.index("--points") + 1] == "7"
+    assert large[large.index("--large") + 1] == "9"
+    assert all(command[command.index("--device") + 1] == "cpu" for command in ran.commands)
+
+
+def audited(folder, ood, numbers):
+    settings = Settings("m", "test", ood=ood, attack=(), ood_attack="l2:1.0")
+    run = Run.create(folder, "audit", asdict(settings))
+    names = [name_of(spec) for spec in ood]
+    run.note(data="test", data_fingerprint={name: f"{name} 1" for name in ("test", *names)})
+    run.add_numbers({key: Number(value, 10, None, None, folder.name) for key, value in numbers})
+    run.finish()
+    return run
+
+
+def test_a_card_has_the_numbers_of_both_audits_and_the_main_one_s_where_both_measured(tmp_path):
+    main = audited(
+        tmp_path / "main", ["flowers102=pack:f.npz"],
+        [("accuracy.top1", 0.9), ("ood.flowers102.worst_auroc", 0.8)],
+    )  # fmt: skip
+    apart = audited(
+        tmp_path / "apart", [f"{cards.SEEN}=pack:t.npz", "noise:uniform"],
+        [("accuracy.top1", 0.8), ("ood.uniform.worst_auroc", 0.7)],
+    )  # fmt: skip
+    card = {"name": "x", "weights_sha256": "w", "numbers": {"accuracy.top1": {"value": 0.1}}}
+    whole = cards.filled(card, main, apart)
+    assert {key: number["value"] for key, number in whole["numbers"].items()} == {
+        "accuracy.top1": 0.9, "ood.flowers102.worst_auroc": 0.8, "ood.uniform.worst_auroc": 0.7,
+    }  # fmt: skip
+    assert whole["audit"]["ood"] == {
+        "flowers102": "unseen", cards.SEEN: "seen", "uniform": "noise",
+    }  # fmt: skip
+    assert set(whole["audit"]["data_fingerprint"]) == {
+        "test", "flowers102", cards.SEEN, "uniform",
+    }  # fmt: skip
+    alone = cards.filled(card, main, None)
+    assert "uniform" not in str(alone["numbers"]) and alone["audit"]["ood"] == {
+        "flowers102": "unseen"
+    }
