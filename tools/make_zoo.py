@@ -29,18 +29,18 @@ from counterlens.workflows.train import train
 
 ROWS: dict[str, tuple[str, ...]] = {
     "cifar10-ratio-0.5": (
-        "start=zoo:cifar10-at-0.5", "epochs=24", "near.steps=5", "far.steps=5", "lr=0.12",
+        "start=zoo:cifar10-at-0.5", "epochs=20", "near.steps=5", "far.steps=5", "lr=0.12",
         "warmup=1", "augment=cifar-light",
     ),
-    "cifar10-at-0.25": ("epochs=40",),
-    "cifar10-acet": ("epochs=30", "far.steps=5", "augment=cifar-light"),
-    "cifar10-plain": ("epochs=60", "augment=cifar-light"),
-    "cifar10-oe": ("epochs=40", "augment=cifar-light"),
-    "cifar10-trades-0.5": ("epochs=24",),
+    "cifar10-at-0.25": ("epochs=32",),
+    "cifar10-acet": ("epochs=24", "far.steps=5", "augment=cifar-light"),
+    "cifar10-plain": ("epochs=40", "augment=cifar-light"),
+    "cifar10-oe": ("epochs=32", "augment=cifar-light"),
+    "cifar10-trades-0.5": ("epochs=20",),
     "cifar10-three-part-ratio-0.5": (
-        "epochs=20", "near.steps=5", "far.steps=5", "augment=cifar-light",
+        "epochs=16", "near.steps=5", "far.steps=5", "augment=cifar-light",
     ),
-    "cifar10-half-at-0.5": ("epochs=30",),
+    "cifar10-half-at-0.5": ("epochs=24",),
 }  # fmt: skip
 """Recipes and what is changed of them, to make each row in minutes."""
 
