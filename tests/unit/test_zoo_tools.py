@@ -99,7 +99,9 @@ def test_no_stage_begins_after_the_time_is_over(ran, tmp_path, monkeypatch, caps
 
 def test_changes_and_counts_reach_the_processes(ran, tmp_path, monkeypatch):
     asked = ["--rows", "cifar10-plain", "--set", "epochs=1", "--set", "lr=0.1", "--points", "7"]
-    assert make(monkeypatch, tmp_path, *asked, "--large", "9", "--device", "cpu") == 0
+    assert (
+        make(monkeypatch, tmp_path, *asked, "--large", "9", "--device", "cpu", "--slots", "1") == 0
+    )
     train, main, large, apart = ran.commands
     assert train[train.index("--set") :] == ["--set", "epochs=1", "--set", "lr=0.1"]
     for command in (main, apart):
