@@ -21,6 +21,7 @@ from counterlens.workflows.cards import with_audit
 from counterlens.workflows.table1 import (
     DIFFERENCES,
     ROWS,
+    cost,
     failures,
     made,
     ours,
@@ -179,6 +180,22 @@ def test_a_stored_audit_is_shown_with_interval_and_verdict(tmp_path, monkeypatch
     number = run.numbers["table1.cifar10-ratio-0.25.worst_auroc"]
     assert number.value == pytest.approx(0.7)
     assert "caltech: made up" in number.protocol  # how the parts were measured is not lost
+
+
+def test_the_cost_of_a_row_is_that_of_all_its_stages():
+    def stage(epochs, seconds, **more):
+        return {
+            "recipe": {"epochs": epochs},
+            "training": {"seconds": seconds, "device": "D"},
+            **more,
+        }
+
+    first = stage(140, 900.0)
+    whole = {**card(), **stage(24, 245.5, start=stage(20, 54.5, start=first))}
+    (row,) = [r for r in made({"cifar10-ratio-0.25": whole}) if r["row"] == "RATIO 0.25"]
+    assert (row["epochs"], row["minutes"], row["device"]) == (184, 20.0, "D")
+    assert cost(stage(24, 245.5, start={"name": "one that tells nothing"})) == (None, None)
+    assert cost({}) == (None, None)
 
 
 def test_the_terminal_shows_the_table_what_is_missing_and_what_differs(capsys):

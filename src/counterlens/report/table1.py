@@ -106,6 +106,7 @@ def _rows(rows: Sequence[Mapping[str, Any]]) -> Table:
             badge = Badge(f"{len(failed)}", "bad") if failed else Badge("none", "good")
             verdict = Cell("", sub="; ".join(failed), badge=badge)
         took = f"{row['minutes']:g} min on {row['device']}" if row["minutes"] is not None else "–"
+        took = f"{row['epochs']} epochs, {took}" if row["epochs"] is not None else took
         cells = [str(row["row"]), str(row["recipe"] or "–"), str(row["state"]), took]
         body.append([*(Cell(text) for text in cells), verdict])
     names = ("Model", "Recipe", "State", "Training", "Failure cases")

@@ -83,7 +83,7 @@ DIFFERENCES = (
         "ResNet-50, 23.5 M weights (ACET: ResNet-18)",
         "ResNet-18 of 6 M weights, small rows 3 M",
     ),
-    ("epochs", "220 (ACET: 100)", "as each card says, 32 to 208; averaged weights"),
+    ("epochs", "220 (ACET: 100)", "as listed for each row; averaged weights"),
     ("checkpoint chosen on", "the test set", "held-out training images, or the last one"),
     (
         "robust accuracy",
@@ -310,19 +310,36 @@ def made(cards: Mapping[str, Mapping[str, Any]], *, rerun: str = "") -> list[dic
             state = "audited again" if recipe == rerun else "stored audit"
             if any(ours(card, metric) is None for metric in METRICS):
                 state += ", in part"
-        training = card.get("training", {})
+        epochs, seconds = cost(card)
         found.append(
             {
                 "row": title,
                 "recipe": recipe if recipe in known else None,
                 "state": state,
-                "minutes": round(training["seconds"] / 60, 1) if "seconds" in training else None,
-                "device": training.get("device"),
+                "epochs": epochs,
+                "minutes": None if seconds is None else round(seconds / 60, 1),
+                "device": card.get("training", {}).get("device"),
                 "audited": card.get("audit", {}).get("date"),
                 "failures": failures(card, plain_beside(card, cards)) if card else None,
             }
         )
     return found
+
+
+def cost(card: Mapping[str, Any]) -> tuple[int | None, float | None]:
+    """Epochs and seconds of a training and of all that it started from; None where untold."""
+    stages: list[Mapping[str, Any]] = []
+    stage: Mapping[str, Any] | None = card
+    while stage:
+        stages.append(stage)
+        stage = stage.get("start")
+    epochs = [stage.get("recipe", {}).get("epochs") for stage in stages]
+    seconds = [stage.get("training", {}).get("seconds") for stage in stages]
+    return _total(epochs), _total(seconds)
+
+
+def _total(parts: Sequence[Any]) -> Any:
+    return None if not parts or None in parts else sum(parts)
 
 
 def plain_beside(card: Mapping[str, Any], cards: Mapping[str, Mapping[str, Any]]) -> Number | None:
