@@ -32,7 +32,7 @@ def sections(run: Run) -> list[Section]:
     return found
 
 
-_SETS = "Seen sets share the distribution of the out-data in training; noise is easy. Both apart."
+_SETS = "Sets whose kind training saw, and noise, stay out of the means of the table above."
 _DIFFERS = "The two sides do not measure the same thing where one of these differs."
 _MADE = (
     "Failure cases by the limits in docs/papers/ratio2020.md. Train a row: counterlens train "
