@@ -33,7 +33,7 @@ ROWS: dict[str, tuple[str, ...]] = {
         "warmup=1", "augment=cifar-light",
     ),
     "cifar10-at-0.25": ("epochs=32",),
-    "cifar10-acet": ("epochs=24", "far.steps=5", "augment=cifar-light"),
+    "cifar10-acet": ("epochs=20", "far.steps=10", "augment=cifar-light"),
     "cifar10-plain": ("epochs=40", "augment=cifar-light"),
     "cifar10-oe": ("epochs=32", "augment=cifar-light"),
     "cifar10-trades-0.5": ("epochs=20",),
