@@ -7,6 +7,8 @@ other heavy library.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from counterlens.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from counterlens.ball import Ball
     from counterlens.classifier import Classifier
@@ -24,8 +26,6 @@ if TYPE_CHECKING:
     from counterlens.workflows.compare import compare
     from counterlens.workflows.explain import explain
     from counterlens.workflows.train import train
-
-__version__ = "0.1.0"
 
 _HOMES = {
     "Ball": "ball",

@@ -1,7 +1,7 @@
 """Render a run as one HTML file: no outside address, readable offline, on a phone and on paper."""
 
 from functools import cache
-from importlib import metadata, resources
+from importlib import resources
 from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -9,6 +9,7 @@ from markupsafe import Markup
 
 from counterlens.report.page import page
 from counterlens.runs import Run, write_text
+from counterlens.version import __version__
 
 
 def render(run: Run) -> Path:
@@ -27,16 +28,9 @@ def html(run: Run) -> str:
             page=page(run),
             style=Markup(_asset("style.css")),
             script=Markup(_asset("script.js")),
-            version=_version(),
+            version=__version__,
         )
     )
-
-
-def _version() -> str:
-    try:
-        return metadata.version("counterlens")
-    except metadata.PackageNotFoundError:  # run from a source tree that was not installed
-        return "uninstalled"
 
 
 @cache

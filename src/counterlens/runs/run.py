@@ -26,10 +26,11 @@ from typing import Any
 from counterlens.errors import InputError, RunExists
 from counterlens.runs.files import json_line, read_json, write_json, write_text
 from counterlens.runs.number import Number
+from counterlens.version import __version__
 
 KINDS = ("tables", "logits", "images", "state")
 _BEFORE = ("run.json", "matching.jsonl", "doctor.jsonl")  # written before anything is measured
-_LIBRARIES = ("counterlens", "torch", "torchvision", "timm", "numpy", "scikit-learn", "pillow")
+_LIBRARIES = ("torch", "torchvision", "timm", "numpy", "scikit-learn", "pillow")
 
 
 @dataclass(frozen=True)
@@ -196,7 +197,7 @@ def new_folder(command: str, name: str, *, root: Path = Path("runs")) -> Path:
 
 def versions() -> dict[str, str]:
     """Versions of Python and of the libraries a number can depend on."""
-    found = {"python": platform.python_version()}
+    found = {"python": platform.python_version(), "counterlens": __version__}
     for library in _LIBRARIES:
         try:
             found[library] = metadata.version(library)

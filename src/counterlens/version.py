@@ -1,0 +1,3 @@
+"""The version, for modules that must not load what the package offers."""
+
+__version__ = "0.1.0"
