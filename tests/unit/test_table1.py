@@ -21,7 +21,6 @@ from counterlens.workflows.cards import with_audit
 from counterlens.workflows.table1 import (
     DIFFERENCES,
     ROWS,
-    cost,
     failures,
     made,
     ours,
@@ -194,8 +193,8 @@ def test_the_cost_of_a_row_is_that_of_all_its_stages():
     whole = {**card(), **stage(24, 245.5, start=stage(20, 54.5, start=first))}
     (row,) = [r for r in made({"cifar10-ratio-0.25": whole}) if r["row"] == "RATIO 0.25"]
     assert (row["epochs"], row["minutes"], row["device"]) == (184, 20.0, "D")
-    assert cost(stage(24, 245.5, start={"name": "one that tells nothing"})) == (None, None)
-    assert cost({}) == (None, None)
+    assert zoo.cost(stage(24, 245.5, start={"name": "tells nothing"})) == (None, None)
+    assert zoo.cost({}) == (None, None)
 
 
 def test_the_terminal_shows_the_table_what_is_missing_and_what_differs(capsys):

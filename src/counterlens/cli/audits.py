@@ -196,15 +196,24 @@ def report(run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder
 
 
 @app.command()
-def zoo(as_json: Json = False) -> None:
-    """List the shipped models, image–text pairs, generators and samples."""
+def zoo(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="Show the card of this one.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """List the shipped models, image–text pairs, generators and samples, or show a card."""
     from counterlens import zoo as shipped
 
-    cards = shipped.cards()
+    found = shipped.any_card(name) if name else shipped.cards()
     if as_json:
-        print(json.dumps(cards, indent=1, ensure_ascii=False))
-        return
-    for card in cards:
-        print(f"zoo:{card['name']:28} {card.get('summary', '')}")
-    for name in shipped.samples():
-        print(f"sample:{name}")
+        print(json.dumps(found, indent=1, ensure_ascii=False))
+    elif isinstance(found, dict):
+        from counterlens.cli.cards import show_card
+
+        show_card(found)
+    else:
+        for card in found:
+            print(f"zoo:{card['name']:28} {card.get('summary', '')}")
+        for sample in shipped.samples():
+            print(f"sample:{sample:25} {shipped.sample_card(sample)['what']}")

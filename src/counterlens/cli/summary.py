@@ -1,7 +1,7 @@
 """The end of a command on the terminal: what was found, in reading order, and what to open next."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,32 +53,45 @@ def show_run(run: Any, parts: Sequence[Any] = ()) -> None:
 
 
 def _numbers(console: Console, run: Any, wanted: Sequence[str]) -> None:
-    """One line per number: words, value, interval, n, and how far it can be trusted."""
+    """The numbers of a run that its command says first, or all."""
     facts = run.manifest
     if facts.get("model") and facts.get("data"):
         head = f"{model_words(str(facts['model']))} on {facts['data']}"
         console.print(Text(f"\n{head}", style="bold"))
     found: Mapping[str, Number] = run.numbers
-    keys = sorted((k for k in found if _kind(k) in wanted), key=lambda k: wanted.index(_kind(k)))
-    keys = keys or list(found)
+    keys = in_order((k for k in found if _kind(k) in wanted), wanted) or list(found)
     if not keys:  # pictures alone
         return
+    console.print(numbers_table(found, keys), highlight=False)
+    rest = len(found) - len(keys)
+    if rest:
+        console.print(f"{rest} more numbers and their protocols are in the report.")
+
+
+def numbers_table(
+    found: Mapping[str, Number], keys: Sequence[str], notes: Mapping[str, str] | None = None
+) -> Table:
+    """One line per number: words, value, interval, n, how far it can be trusted, and a note."""
     table = _plain_table(("", "left"), ("", "right"), ("95 % interval", "left"), ("n", "right"))
     table.add_column()
     for key in keys:
         number, m = found[key], meaning(key)
         last = verdict(number) or (number.reason if number.value is None else "")
+        told = [text for text in (last, (notes or {}).get(key)) if text]
         table.add_row(
             m.label,
             show(number.value, m.unit),
             show_interval(number, m.unit),
             f"{number.n:,}",
-            last,
+            "; ".join(told),
         )
-    console.print(table, highlight=False)
-    rest = len(found) - len(keys)
-    if rest:
-        console.print(f"{rest} more numbers and their protocols are in the report.")
+    return table
+
+
+def in_order(keys: Iterable[str], wanted: Sequence[str]) -> list[str]:
+    """These keys as `wanted` names their kinds, the others behind."""
+    places = {kind: place for place, kind in enumerate(wanted)}
+    return sorted(keys, key=lambda key: places.get(_kind(key), len(places)))
 
 
 def _warnings(console: Console, run: Any, who: str) -> None:

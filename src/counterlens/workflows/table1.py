@@ -310,7 +310,7 @@ def made(cards: Mapping[str, Mapping[str, Any]], *, rerun: str = "") -> list[dic
             state = "audited again" if recipe == rerun else "stored audit"
             if any(ours(card, metric) is None for metric in METRICS):
                 state += ", in part"
-        epochs, seconds = cost(card)
+        epochs, seconds = zoo.cost(card)
         found.append(
             {
                 "row": title,
@@ -324,22 +324,6 @@ def made(cards: Mapping[str, Mapping[str, Any]], *, rerun: str = "") -> list[dic
             }
         )
     return found
-
-
-def cost(card: Mapping[str, Any]) -> tuple[int | None, float | None]:
-    """Epochs and seconds of a training and of all that it started from; None where untold."""
-    stages: list[Mapping[str, Any]] = []
-    stage: Mapping[str, Any] | None = card
-    while stage:
-        stages.append(stage)
-        stage = stage.get("start")
-    epochs = [stage.get("recipe", {}).get("epochs") for stage in stages]
-    seconds = [stage.get("training", {}).get("seconds") for stage in stages]
-    return _total(epochs), _total(seconds)
-
-
-def _total(parts: Sequence[Any]) -> Any:
-    return None if not parts or None in parts else sum(parts)
 
 
 def plain_beside(card: Mapping[str, Any], cards: Mapping[str, Mapping[str, Any]]) -> Number | None:

@@ -8,6 +8,7 @@ cgns/<name>/         counterfactual generative networks of digits, card.json bes
 pairs/<name>/        image–text pairs, card.json beside the weights: zoo:NAME[#CLASSES]
 """
 
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,38 @@ def cards() -> list[dict[str, Any]]:
     found += [pair(name) for name in pairs()] + [generator(name) for name in generators()]
     found += [cgn(name) for name in cgns()]
     return [read_json(path / "card.json") for path in found]
+
+
+def any_card(spec: str) -> dict[str, Any]:
+    """The card of anything that has one, shipped or only recorded: NAME, zoo:NAME, sample:NAME."""
+    scheme, _, name = spec.rpartition(":")
+    if scheme == "sample" or (not scheme and name in samples()):
+        return sample_card(name)
+    paths = [shelf / name / "card.json" for shelf in (_WEIGHTS, _PAIRS, _GENERATORS, _CGNS)]
+    for path in (*paths, _AUDITS / f"{name}.json"):
+        if path.exists():
+            found: dict[str, Any] = read_json(path)
+            return found
+    known = [card["name"] for card in cards()] + sorted(
+        path.stem for path in _AUDITS.glob("*.json")
+    )
+    raise InputError(_unknown("zoo", name, known))
+
+
+def cost(card: Mapping[str, Any]) -> tuple[int | None, float | None]:
+    """Epochs and seconds of a training and of all that it started from; None where untold."""
+    stages: list[Mapping[str, Any]] = []
+    stage: Mapping[str, Any] | None = card
+    while stage:
+        stages.append(stage)
+        stage = stage.get("start")
+    epochs = [stage.get("recipe", {}).get("epochs") for stage in stages]
+    seconds = [stage.get("training", {}).get("seconds") for stage in stages]
+    return _total(epochs), _total(seconds)
+
+
+def _total(parts: Sequence[Any]) -> Any:
+    return None if not parts or None in parts else sum(parts)
 
 
 def records() -> Path:
@@ -127,11 +160,13 @@ def _unknown(scheme: str, name: str, known: list[str]) -> str:
 
 
 __all__ = [
+    "any_card",
     "audited",
     "card",
     "cards",
     "cgn",
     "cgns",
+    "cost",
     "folder",
     "generator",
     "generators",
