@@ -178,16 +178,3 @@ def test_what_does_not_fit_is_refused_in_one_line(
         said = counterlens(*arguments)
         assert said.code == 2, (arguments, said.err)
         assert text in said.lines[-1], (arguments, said.err)
-
-
-def test_counterfactuals_of_another_set_are_refused(tmp_path: Path) -> None:
-    from counterlens.errors import InputError
-    from counterlens.workflows.cgn_data import read_shards
-
-    (tmp_path / "card.json").write_text('{"set": "coloured", "fingerprint": "a", "shards": 1}')
-    with pytest.raises(InputError, match="counterfactuals of coloured, expected wildlife"):
-        next(read_shards(tmp_path, of="wildlife"))
-    with pytest.raises(InputError, match="other coloured training data"):
-        next(read_shards(tmp_path, of="coloured", fingerprint="b"))
-    with pytest.raises(InputError, match="lacks shard-00000"):
-        next(read_shards(tmp_path, of="coloured", fingerprint="a"))

@@ -128,8 +128,6 @@ def test_the_same_seed_gives_the_same_pictures_and_another_one_others():
     assert torch.equal(one.pixels(), two.pixels()) and one.fingerprint == two.fingerprint
     assert not torch.equal(one.pixels(), other.pixels())
     assert one.fingerprint != other.fingerprint
-    opened = one.image_set()
-    assert np.array_equal(opened.read(7), one.pixels()[7].permute(1, 2, 0).numpy())
 
 
 def idx(path: Path, values: np.ndarray) -> None:

@@ -15,7 +15,7 @@ from counterlens.data import open_set
 from counterlens.errors import InputError
 from counterlens.images import Pixels
 from counterlens.screen import lowlevel
-from counterlens.screen.duplicates import near_embeddings
+from counterlens.screen.duplicates import nearest
 from counterlens.screen.hashes import dhash, near, phash
 
 MOST_BITS = 8
@@ -121,29 +121,11 @@ def test_near_of_nothing_is_nothing_and_nonsense_is_refused():
         near([-1], [1], 1)
 
 
-def test_near_embeddings_finds_the_pairs_of_a_plain_loop(monkeypatch):
-    monkeypatch.setattr("counterlens.screen.duplicates._BLOCK", 7)
-    rng = np.random.default_rng(0)
-    a, b = rng.normal(size=(30, 4)), rng.normal(size=(25, 4))
-    a[3] = 0
-    b[5] = 3 * a[11]
-    expected = {
-        (i, j)
-        for i in range(30)
-        for j in range(25)
-        if i != 3 and a[i] @ b[j] / math.sqrt((a[i] @ a[i]) * (b[j] @ b[j])) >= 0.8
-    }
-    found = near_embeddings(a, b, 0.8)
-    assert {(i, j) for i, j, _ in found} == expected and (11, 5) in expected
-    assert found == sorted(found)
-    assert near_embeddings(a, b, 1.0) == [(11, 5, pytest.approx(1, abs=1e-6))]
-
-
 def test_embeddings_that_do_not_fit_are_refused():
     with pytest.raises(InputError, match="equal length"):
-        near_embeddings(np.ones((2, 3)), np.ones((2, 4)), 0.5)
+        nearest(np.ones((2, 3)), np.ones((2, 4)))
     with pytest.raises(InputError, match="NaN"):
-        near_embeddings(np.full((1, 2), np.nan), np.ones((1, 2)), 0.5)
+        nearest(np.full((1, 2), np.nan), np.ones((1, 2)))
 
 
 def features(pictures: list[Pixels]) -> np.ndarray:

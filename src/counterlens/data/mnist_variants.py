@@ -22,9 +22,8 @@ from torch import Tensor
 
 from counterlens.data import digit_factors as factors
 from counterlens.data.digit_factors import DIGITS, LARGE_SPLIT, SIDE, Digits
-from counterlens.data.sets import array_set, fingerprint
+from counterlens.data.sets import fingerprint
 from counterlens.errors import InputError
-from counterlens.images import ImageSet
 
 Which = Literal["coloured", "double-coloured", "wildlife"]
 WHICH: tuple[Which, ...] = ("coloured", "double-coloured", "wildlife")
@@ -130,12 +129,6 @@ class Variant:
             for start in range(0, len(wanted), 5000)
         ]
         return torch.cat(parts)
-
-    def image_set(self) -> ImageSet:
-        """The split as a set that every other command can read."""
-        pixels = self.pixels().permute(0, 2, 3, 1).numpy()
-        name = f"{self.which}-mnist-{self.part}"
-        return array_set(name, pixels, self.digits.labels, tuple("0123456789"))
 
 
 def variant(

@@ -1,4 +1,4 @@
-"""Near-duplicates by embeddings: pairs of rows that point the same way.
+"""Near-duplicates by embeddings: rows that point the same way.
 
 Paper: none; exhaustive search, in blocks.
 """
@@ -9,36 +9,7 @@ from jaxtyping import Float, Float32, Int64
 from counterlens.errors import InputError
 
 Rows = Float[np.ndarray, "_ _"]
-Pair = tuple[int, int, float]
 _BLOCK = 4096
-_ROUNDING = 1e-6  # float32: a row's cosine with itself may fall short of 1
-
-
-def near_embeddings(a: Rows, b: Rows, least_cosine: float) -> list[Pair]:
-    """All pairs (i, j, cosine) of a row of a and a row of b with a cosine of at least that.
-
-    Sorted by i, then j. A row of zeros points nowhere and is near to nothing.
-
-    >>> near_embeddings(np.eye(2), np.array([[2.0, 0.0], [-1.0, 0.0]]), 0.9)
-    [(0, 0, 1.0)]
-    """
-    if not 0 < least_cosine <= 1:
-        raise InputError(f"least_cosine is {least_cosine}, expected a cosine in (0, 1].")
-    if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[1]:
-        raise InputError(
-            f"embeddings of shapes {a.shape} and {b.shape} came, expected rows of equal length."
-        )
-    first, second = _unit(a, "a"), _unit(b, "b")
-    pairs: list[Pair] = []
-    for i in range(0, len(first), _BLOCK):
-        block: list[Pair] = []
-        for j in range(0, len(second), _BLOCK):
-            cosines = first[i : i + _BLOCK] @ second[j : j + _BLOCK].T
-            rows, columns = np.nonzero(cosines >= least_cosine - _ROUNDING)
-            values = cosines[rows, columns].clip(-1, 1).tolist()
-            block += zip((rows + i).tolist(), (columns + j).tolist(), values, strict=True)
-        pairs += sorted(block)
-    return pairs
 
 
 def nearest(
@@ -50,6 +21,10 @@ def nearest(
         a, b: embeddings.
         apart: row i of a is row i of b, and does not count as its own neighbour.
     """
+    if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[1]:
+        raise InputError(
+            f"embeddings of shapes {a.shape} and {b.shape} came, expected rows of equal length."
+        )
     first, second = _unit(a, "a"), _unit(b, "b")
     if not len(second) or (apart and len(second) < 2):
         raise InputError("embeddings b hold no row to be near to.")

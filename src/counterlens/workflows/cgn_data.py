@@ -7,10 +7,8 @@ Paper: Sauer and Geiger 2021 (cgn2021), MNIST code: batches of 100 masks; for ea
 Differs: everything random is drawn on the CPU, so that the factors are the same on every device.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -18,11 +16,10 @@ from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
 from counterlens.classifier import pick_device
-from counterlens.data.packed import load_npz
 from counterlens.errors import InputError
 from counterlens.generators import cgn
 from counterlens.generators.cgn import CGN, CLASSES, DCGAN, NOISE, PLACES, Part, compose
-from counterlens.runs import Run, atomic, new_folder, read_json, write_json
+from counterlens.runs import Run, atomic, new_folder, write_json
 from counterlens.workflows.digit_stack import pieces
 from counterlens.workflows.telling import teller, write_report
 
@@ -205,40 +202,3 @@ def _write(file: Path, shard: Shard) -> None:
     arrays["mask"] = arrays["mask"].astype(np.int32)
     with atomic(file) as part, part.open("wb") as opened:
         np.savez(opened, **arrays)
-
-
-def read_shards(folder: Path, *, of: str, fingerprint: str | None = None) -> Iterator[Shard]:
-    """The shards of a folder that `generate` wrote.
-
-    Args:
-        folder: the run, or its data folder.
-        of: the set whose digits they must imitate.
-        fingerprint: of the training data, where the very same is wanted.
-    """
-    place = folder / "data" if (folder / "data").is_dir() else folder
-    if not (place / "card.json").is_file():
-        raise InputError(
-            f"{folder} holds no whole counterfactual data: it has no card.json. Make it with "
-            "counterlens cgn generate, or finish it with --resume."
-        )
-    card: dict[str, Any] = read_json(place / "card.json")
-    if card.get("set") != of:
-        raise InputError(
-            f"{folder} holds counterfactuals of {card.get('set')}, expected {of}. Generate them "
-            f"from a CGN of {of}."
-        )
-    if fingerprint is not None and card.get("fingerprint") != fingerprint:
-        raise InputError(
-            f"{folder} was made by a CGN of other {of} training data (fingerprint "
-            f"{card.get('fingerprint')}, expected {fingerprint}). Use the same --mnist and "
-            "--textures."
-        )
-    for i in range(card["shards"]):
-        file = place / f"shard-{i:05d}.npz"
-        if not file.is_file():
-            raise InputError(f"{place} lacks shard-{i:05d}.npz of {card['shards']} shards.")
-        arrays = load_npz(file, leave=())
-        x, y, front, behind, mask = (
-            torch.from_numpy(arrays[key]) for key in ("x", "y", "object", "background", "mask")
-        )
-        yield Shard(x, y.long(), front.long(), behind.long(), mask.long())
