@@ -9,12 +9,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.special import logsumexp, softmax
 from scipy.stats import norm
+from sklearn.metrics import log_loss
 
 from counterlens.errors import InputError, RunExists
-from counterlens.runs import Kept, Number, Run
+from counterlens.runs import Kept, Number, Run, kept_logits
 from counterlens.workflows.compare import compare, model_names, summarise
-from counterlens.workflows.pairs import difference_of_aurocs, difference_of_shares, paired_rows
+from counterlens.workflows.pairs import (
+    difference_of_aurocs,
+    difference_of_shares,
+    paired_rows,
+    robust_rows,
+    worst_rows,
+)
 from report_runs import audit_run
 
 KEYS = (
@@ -161,6 +169,69 @@ def test_the_paired_table_counts_the_same_images(tmp_path: Path) -> None:
     assert run.numbers[key].value == pytest.approx(difference)
 
 
+def test_likelihoods_are_paired_and_the_lower_one_is_better(tmp_path: Path) -> None:
+    a = audit_run(tmp_path / "a", skill=3.0)
+    b = audit_run(tmp_path / "b", model="other", seed=5, skill=1.0)
+    run = compare([a.folder, b.folder], out=tmp_path / "c")
+    rows = {row["key"]: row for row in run.table("paired")}
+    for key, heat in (("calibration.nll", 1.0), ("calibration.nll_scaled", 1.7)):
+        losses = []
+        for one in (a, b):
+            found = kept_logits(one)["cifar10"]
+            z = found.logits.astype(np.float64) / heat  # scikit-learn cuts what rounds to 0
+            losses.append(log_loss(found.labels, softmax(z, axis=1)))
+        assert rows[key]["difference"] == pytest.approx(losses[0] - losses[1], rel=1e-6)
+        assert rows[key]["high"] < 0 and rows[key]["clear"] and rows[key]["n"] == 600
+    page = (run.folder / "report.html").read_text()
+    section = page[page.index("Paired differences") :]
+    line = section[section.index("Negative log-likelihood") :]
+    assert "zoo:cifar10-plain-small is better" in line[: line.index("</tr>")]
+
+
+def met(run: Run, name: str, scores: list[float], ball: str) -> Run:
+    """An audit that searched around unknown images, and what the model said there."""
+    logits = np.stack([scores, np.zeros(len(scores))], 1)
+    ids = [f"{name}/{i:05d}" for i in range(len(scores))]
+    np.savez(run.path("tables", f"worst-{name}.npz"), logits=logits, ids=ids)
+    return made_with(run, ood_attack=ball)
+
+
+def made_with(run: Run, **settings: str) -> Run:
+    run.note(settings={**run.manifest["settings"], **settings})
+    return run
+
+
+def test_worst_points_are_paired_where_both_were_searched_for_alike(tmp_path: Path) -> None:
+    runs = {
+        "one": met(audit_run(tmp_path / "a"), "svhn", [2.0, 3.0, 9.0], "l2:1.0"),
+        "two": met(audit_run(tmp_path / "b", seed=5), "svhn", [4.0, 8.0], "l2:1.0"),
+    }
+    (row,) = worst_rows(runs)
+    assert row["key"] == "ood.svhn.worst_auroc" and row["n"] == 600 + 2  # images both searched
+    assert row["protocol"].endswith("worst points within l2:1.0")
+    areas = []
+    for run, worst in zip(runs.values(), ([2.0, 3.0], [4.0, 8.0]), strict=True):
+        z = np.asarray(kept_logits(run)["cifar10"].logits, dtype=float) / 1.7
+        top = np.sort(z, axis=1)[:, ::-1]
+        odds = top[:, 0] - logsumexp(top[:, 1:], axis=1)
+        areas.append(literal_auroc(odds, np.array(worst) / 1.7))
+    assert row["difference"] == pytest.approx(areas[0] - areas[1])
+    made_with(runs["two"], ood_attack="l2:0.5")
+    assert worst_rows(runs) == []
+
+
+def test_robust_accuracies_by_different_attacks_are_not_paired(tmp_path: Path) -> None:
+    runs = {"one": audit_run(tmp_path / "a"), "two": audit_run(tmp_path / "b", seed=5)}
+    for run, held in zip(runs.values(), ([True, True, False], [True, False, False]), strict=True):
+        path = run.path("tables", "adversarial-l2-0.5.npz")
+        np.savez(path, robust=held, all_ids=["a", "b", "c"])
+        made_with(run, attack_version="standard")
+    (row,) = robust_rows(runs)
+    assert row["difference"] == pytest.approx(1 / 3) and row["only_first"] == 1
+    made_with(runs["two"], attack_version="fast")
+    assert robust_rows(runs) == []
+
+
 def test_runs_on_different_images_are_shown_but_not_judged(tmp_path: Path) -> None:
     a, b = audit_run(tmp_path / "a"), audit_run(tmp_path / "b", model="other")
     b.note(data_fingerprint={"cifar10": "beef"})
@@ -260,8 +331,10 @@ def test_images_are_paired_by_id_not_by_place() -> None:
     two = kept("d", "in", np.eye(3)[[2, 0, 1]], "cax", [2, 1, 1])
     assert paired_rows({"one": {"d": one}, "two": {"d": two}}) == []  # labels of a disagree
     two = kept("d", "in", np.eye(3)[[2, 1, 1]], "cax", [2, 0, 1])
-    (row,) = paired_rows({"one": {"d": one}, "two": {"d": two}})
+    row, likelihood = paired_rows({"one": {"d": one}, "two": {"d": two}})
     assert (row["n"], row["only_first"], row["both_right"]) == (2, 1, 1)
+    assert (likelihood["key"], likelihood["n"]) == ("calibration.nll", 2)
+    assert likelihood["difference"] == pytest.approx(-0.5)  # sure of the wrong class once: 1 less
 
 
 def test_near_certain_answers_do_not_tie() -> None:

@@ -1,10 +1,8 @@
 """The numbers of an audit: keys, protocols, intervals; values are those of the pure functions."""
 
 import pytest
-import torch
 
 import metric_references as literal
-from counterlens.errors import InputError
 from counterlens.metrics import (
     answers,
     aupr,
@@ -21,7 +19,6 @@ from counterlens.metrics import (
     rms,
     temperature_number,
 )
-from counterlens.metrics.paired import paired_auroc, paired_numbers
 
 CASES = literal.edge_cases()
 KEYS = {
@@ -116,30 +113,3 @@ def test_a_temperature_says_where_it_was_fitted(method):
     assert "fitted on 20 % held out by id" in number.protocol
     assert number.low <= number.value <= number.high
     assert number.n == 257
-
-
-def test_a_model_compared_with_itself_differs_by_exactly_nothing():
-    logits, labels = CASES["random"]
-    for key, number in paired_numbers(logits, logits, labels).items():
-        assert number.value == 0, key
-        assert number.low <= 0 <= number.high, key
-    number = paired_auroc((logits, logits * 0.5), (logits, logits * 0.5), name="x")["ood.x.auroc"]
-    assert (number.low, number.value, number.high) == (0, 0, 0)
-
-
-def test_paired_differences_are_differences_of_the_metrics_and_narrower_than_unpaired(rng):
-    labels = torch.randint(0, 5, (600,), generator=rng)
-    first = torch.randn(600, 5, generator=rng, dtype=torch.float64)
-    first[torch.arange(600), labels] += 2
-    second = first + 0.3 * torch.randn(600, 5, generator=rng, dtype=torch.float64)
-    one, two = (classification_numbers(z, labels) for z in (first, second))
-    found = paired_numbers(first, second, labels)
-    for key, number in found.items():
-        assert number.value == pytest.approx(one[key].value - two[key].value, abs=1e-12)
-        assert number.high - number.low < one[key].high - one[key].low
-    _walk(found)
-
-
-def test_models_of_different_classes_cannot_be_paired():
-    with pytest.raises(InputError, match="same images and classes"):
-        paired_numbers(torch.zeros(3, 2), torch.zeros(3, 4), torch.zeros(3).long())

@@ -130,7 +130,10 @@ def _paired(rows: Sequence[Mapping[str, Any]]) -> list[Block]:
             show(row[end], unit, digits=digits(row["key"])).split("\u202f")[0]
             for end in ("low", "high")
         ]
-        better = row["first"] if row["difference"] > 0 else row["second"]
+        wins = (
+            row["difference"] > 0 if meaning(row["key"]).better == "up" else row["difference"] < 0
+        )
+        better = row["first"] if wins else row["second"]
         badge = (
             Badge(f"{better} is better", "good")
             if row["clear"]

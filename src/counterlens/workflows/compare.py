@@ -48,7 +48,8 @@ def compare(
     by_name = dict(zip(names, opened, strict=True))
     paired = [
         *pairs.paired_rows({name: kept_logits(one) for name, one in by_name.items()}),
-        *pairs.robust_rows({name: one.folder for name, one in by_name.items()}),
+        *pairs.robust_rows(by_name),
+        *pairs.worst_rows(by_name),
     ]
     run.write_table("models", _models(names, opened))
     run.write_table("families", families.family_rows(names, opened, told))
