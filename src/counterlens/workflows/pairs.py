@@ -5,7 +5,7 @@ Paper: Bonett and Price 2012, Adjusted Wald confidence interval for a difference
        correlated receiver operating characteristic curves.
 Differs: nothing. Calibration is compared by log-likelihood, a proper score and a mean over images.
        ECE is neither: it is biased upwards, most where a model is calibrated, and there bootstrap
-       intervals of its difference held the truth in 37 of 100 cases (n = 1,000), so there are none.
+       intervals of its difference held the truth in 37 % of 150 trials (n = 1,000): there are none.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
