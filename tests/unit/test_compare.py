@@ -232,6 +232,27 @@ def test_robust_accuracies_by_different_attacks_are_not_paired(tmp_path: Path) -
     assert robust_rows(runs) == []
 
 
+def test_a_difference_is_trusted_as_far_as_the_worse_attack_behind_it(tmp_path: Path) -> None:
+    runs = [
+        audit_run(tmp_path / "a", finish=False),
+        audit_run(tmp_path / "b", model="other", finish=False),
+    ]
+    for run, word in zip(runs, ("trusted", "weak"), strict=True):
+        trust = {"verdict": word, "reasons": ["made up"]}
+        number = Number(0.5, 3, 0.1, 0.9, "made up", trust=trust)
+        run.add_numbers({"robust.l2-0.5.accuracy": number})
+        np.savez(
+            run.path("tables", "adversarial-l2-0.5.npz"), robust=[True] * 3, all_ids=list("abc")
+        )
+        run.finish()
+    found = compare([run.folder for run in runs], out=tmp_path / "c")
+    key = "paired.zoo-cifar10-plain-small-vs-other."
+    assert found.numbers[f"{key}robust_l2-0_5_accuracy"].trust["verdict"] == "weak"
+    assert found.numbers[f"{key}accuracy_top1"].trust is None
+    page = (found.folder / "report.html").read_text()
+    assert "an attack is weak" in page[page.index("Paired differences") :]
+
+
 def test_runs_on_different_images_are_shown_but_not_judged(tmp_path: Path) -> None:
     a, b = audit_run(tmp_path / "a"), audit_run(tmp_path / "b", model="other")
     b.note(data_fingerprint={"cifar10": "beef"})

@@ -215,5 +215,5 @@ def zoo(
     else:
         for card in found:
             print(f"zoo:{card['name']:28} {card.get('summary', '')}")
-        for sample in shipped.samples():
-            print(f"sample:{sample:25} {shipped.sample_card(sample)['what']}")
+        for sample in sorted([*shipped.samples(), *shipped.DRAWN]):
+            print(f"sample:{sample:25} {shipped.any_card(sample)['what']}")

@@ -10,7 +10,7 @@ from counterlens.cli.summary import HEADLINE, WIDE, in_order, numbers_table
 from counterlens.runs import Number, key_part
 from counterlens.runs.keys import meaning
 
-_APART = {"seen": "a set whose kind training saw", "noise": "noise"}
+_APART = {"seen": "like the out-data that RATIO saw", "noise": "noise"}
 
 
 def show_card(card: Mapping[str, Any]) -> None:

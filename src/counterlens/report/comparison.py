@@ -139,6 +139,8 @@ def _paired(rows: Sequence[Mapping[str, Any]]) -> list[Block]:
             if row["clear"]
             else Badge("not told apart", "muted")
         )
+        verdict = str((row.get("trust") or {}).get("verdict"))
+        doubt = {"weak": "an attack is weak", "do not quote": "do not quote"}.get(verdict, "")
         split = (
             f"{row['only_first']:,} / {row['only_second']:,}"
             if row.get("only_first") is not None
@@ -149,7 +151,7 @@ def _paired(rows: Sequence[Mapping[str, Any]]) -> list[Block]:
                 Cell(meaning(row["key"]).label),
                 Cell(f"{row['first']} − {row['second']}"),
                 Cell(show(row["difference"], unit), f"[{', '.join(ends)}]", row["difference"]),
-                Cell("", badge=badge),
+                Cell("", doubt, badge=badge),
                 Cell(split),
                 Cell(f"{row['n']:,}", sort=row["n"]),
             ]

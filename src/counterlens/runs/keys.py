@@ -155,7 +155,12 @@ _KNOWN: dict[str, tuple[str, Unit, Better, float | None]] = {
     "generator.psnr_image": ("PSNR of the autoencoder, mean over images", "plain", "up", None),
     "generator.kid": ("KID of samples and test images", "plain", "down", None),
     "generator.recall": ("Test images that samples come near to", "share", "up", None),
-    "generator.nearest": ("As far from training images as test images", "plain", "", None),
+    "generator.nearest": (
+        "Distance to training images, over that of test images",
+        "plain",
+        "",
+        None,
+    ),
     "generator.copies": ("Samples next to a training image", "share", "down", None),
     "outdata.kept": ("Pictures that stay", "share", "", None),
     "outdata.removed": ("Pictures that went", "share", "", None),

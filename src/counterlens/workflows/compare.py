@@ -51,6 +51,7 @@ def compare(
         *pairs.robust_rows(by_name),
         *pairs.worst_rows(by_name),
     ]
+    paired = [{**row, "trust": _trust(row, numbers)} for row in paired]
     run.write_table("models", _models(names, opened))
     run.write_table("families", families.family_rows(names, opened, told))
     run.write_table("response_rate", families.response_rows(names, opened))
@@ -232,14 +233,25 @@ def _failure_counts(
     return out
 
 
+def _trust(
+    row: Mapping[str, Any], numbers: Mapping[str, Mapping[str, Number]]
+) -> dict[str, Any] | None:
+    """A difference can be trusted as far as the worse of the two attacks behind it."""
+    found = [numbers[row[side]].get(row["key"]) for side in ("first", "second")]
+    told = {verdict(number) for number in found if number}
+    worst = next((word for word in ("do not quote", "weak", "trusted") if word in told), None)
+    return {"verdict": worst, "reasons": []} if worst else None
+
+
 def _paired_numbers(rows: Sequence[Mapping[str, Any]]) -> dict[str, Number]:
     out = {}
     for row in rows:
         pair = f"{key_part(row['first'])}-vs-{key_part(row['second'])}"
         metric = row["key"].replace(".", "_")
         out[f"paired.{pair}.{metric}"] = Number(
-            row["difference"], row["n"], row["low"], row["high"], row["protocol"]
-        )
+            row["difference"], row["n"], row["low"], row["high"], row["protocol"],
+            trust=row["trust"],
+        )  # fmt: skip
     return out
 
 

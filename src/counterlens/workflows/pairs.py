@@ -4,8 +4,7 @@ Paper: Bonett and Price 2012, Adjusted Wald confidence interval for a difference
        proportions based on paired data; DeLong et al. 1988, Comparing the areas under two or more
        correlated receiver operating characteristic curves.
 Differs: nothing. Calibration is compared by log-likelihood, a proper score and a mean over images.
-       ECE is neither: it is biased upwards, most where a model is calibrated, and there bootstrap
-       intervals of its difference held the truth in 37 % of 150 trials (n = 1,000): there are none.
+       ECE is neither: its bias depends on the model, so a difference of two has no interval here.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -35,8 +34,7 @@ def paired_rows(kept: Mapping[str, Mapping[str, Kept]]) -> list[dict[str, Any]]:
 def _pair(
     first: str, second: str, one: Mapping[str, Kept], two: Mapping[str, Kept]
 ) -> Iterable[dict[str, Any]]:
-    shared = [name for name in one if name in two and one[name].role == two[name].role]
-    inside = next((name for name in shared if one[name].role == "in"), None)
+    inside = _inside(one, two)
     if inside is None:
         return
     left, right = _common(one[inside], two[inside])
@@ -53,10 +51,19 @@ def _pair(
             for row in _likelihoods(sides):
                 yield {**base, **row}
     known_sides = _Sides(one[inside], two[inside], left, right)
-    for name in (n for n in shared if one[n].role == "ood"):
+    for name in _shared(one, two, "ood"):
         found = _auroc(known_sides, _sides(one[name], two[name]), f"ood.{name}.auroc")
         if found:
             yield {**base, **found}
+
+
+def _shared(one: Mapping[str, Kept], two: Mapping[str, Kept], role: str) -> list[str]:
+    return [name for name in one if name in two and one[name].role == two[name].role == role]
+
+
+def _inside(one: Mapping[str, Kept], two: Mapping[str, Kept]) -> str | None:
+    """The known images of both models."""
+    return next(iter(_shared(one, two, "in")), None)
 
 
 class _Sides(NamedTuple):
@@ -105,9 +112,7 @@ def worst_rows(runs: Mapping[str, Run]) -> list[dict[str, Any]]:
     kept = {model: kept_logits(run) for model, run in runs.items()}
     met = {model: _worst(run, kept[model]) for model, run in runs.items()}
     for first, second in combinations(runs, 2):
-        inside = next(
-            (n for n, one in kept[first].items() if one.role == "in" and n in kept[second]), None
-        )
+        inside = _inside(kept[first], kept[second])
         if inside is None or not _alike(runs[first], runs[second], "ood_attack"):
             continue
         ball = runs[first].manifest["settings"].get("ood_attack")

@@ -22,6 +22,14 @@ _SAMPLES = Path(__file__).parent / "samples"
 _GENERATORS = Path(__file__).parent / "generators"
 _CGNS = Path(__file__).parent / "cgns"
 _PAIRS = Path(__file__).parent / "pairs"
+DRAWN = {
+    "textures": {
+        "name": "textures",
+        "what": "400 patterns of eight kinds, drawn by code when they are read, at any size",
+        "licence": "Apache-2.0",
+    }
+}
+"""Samples that need no file, with their cards."""
 
 
 def names() -> list[str]:
@@ -51,6 +59,8 @@ def cards() -> list[dict[str, Any]]:
 def any_card(spec: str) -> dict[str, Any]:
     """The card of anything that has one, shipped or only recorded: NAME, zoo:NAME, sample:NAME."""
     scheme, _, name = spec.rpartition(":")
+    if name in DRAWN:
+        return dict(DRAWN[name])
     if scheme == "sample" or (not scheme and name in samples()):
         return sample_card(name)
     paths = [shelf / name / "card.json" for shelf in (_WEIGHTS, _PAIRS, _GENERATORS, _CGNS)]
