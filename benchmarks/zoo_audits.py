@@ -94,7 +94,9 @@ def same_images(marks: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
 
 
 def _row(names: Sequence[str]) -> str:
-    rows = [Path(name.removeprefix("zoo:")).name.removeprefix("cifar10-") for name in names]
+    paths = [Path(name.removeprefix("zoo:")) for name in names]
+    paths = [path.parent if path.name == "model" else path for path in paths]  # a run of training
+    rows = [path.name.removeprefix("cifar10-") for path in paths]
     known = [row for row in rows if f"cifar10-{row}" in recipes.names()]
     if not known:
         told = ", ".join(name for name in recipes.names() if name.startswith("cifar10-"))

@@ -17,31 +17,35 @@ folders of their audits. Both models of an ordering saw the same images, paired 
       the worse of both may move the AUC by 0.5 points at most.
 Verdict: "reproduced" where the 95 % interval of the difference lies wholly on the paper's side of
 the margin, "not reproduced" where it lies wholly on the other, else "open". The margin is 0, or
-FAR where the text says "far below". Twenty verdicts at 95 % err once on average.
+FAR where the text says "far below". Twenty verdicts at 95 % err once on average. A difference under
+attack carries the worse trust verdict of both models' attacks (`fast` alone is always weak), and
+what other versions of the attack say beside it.
 Failure cases: the limits of docs/papers/ratio2020.md, written down before training, on the numbers
 of the audits (robust accuracy by `standard`); "RATIO alone has none" is reproduced when no RATIO
 model has one and every other model of Table 1 has.
 
-Result so far (results/zoo_orderings.json, results/points): six of the 34 orderings, all reproduced.
-RATIO 0.25 is above AT 0.5 in worst-case AUC by 34.8 points [33.9, 35.6] (four unseen sets, 1,000
-images each, H200), in AUC by 19.1, in clean accuracy by 4.2; RATIO small above plain small in
-worst-case AUC by 73.6. Twice the steps move no worst case of RATIO 0.25 by more than 0.09 points.
-Seven more are in results/zoo_orderings_first.json, of models whose points were not kept; by it
-"RATIO alone has none" is not reproduced: RATIO 0.5 is 6.1 points below the plain model in clean
-accuracy.
+Result (results/zoo_orderings.json, results/points; H200): 33 of 34 orderings are reproduced. RATIO
+0.25 is above AT 0.25 at l2 0.5 by 5.4 points [4.7, 6.1], in worst-case AUC by 39.6 [38.8, 40.4],
+RATIO 0.5 above AT 0.5 by 0.9 [0.4, 1.4] and 30.4 [29.7, 31.2]; plain and OE lie 73 to 78 below
+RATIO. Every ordering at l2 0.5 and l2 1.0 holds under `standard` on 1,000 images as well. Not
+reproduced: worst-case AUC of OE above plain, -0.8 [-1.2, -0.5]; both are near 5, and twice the
+steps lower them by 1 to 3 points on 32 images. "RATIO alone has none" is not reproduced: RATIO 0.5
+is 5.1 points below the plain model in clean accuracy, as is the paper's. Twice the steps move no
+worst case of RATIO 0.25 by more than 0.09 points.
 Run: python benchmarks/zoo_orderings.py benchmarks/results/points/*.npz --out FILE.json
      python benchmarks/zoo_orderings.py [NAME=]AUDIT ... [FILE.npz ...] [--doubled NAME=FOLDER]
          [--seen SET] [--keep DIR] --out FILE.json
 AUDIT is the folder of a finished audit; NAME a recipe's, e.g. cifar10-at-0.25, by default the
-model's or the folder's. Several audits of one NAME are put together, each quantity from the one of
-the most images. FOLDER has SET.npz of zoo_doubled.py. `--keep` writes DIR/NAME.npz for every model
-that came as audits: all that is compared here, in a file that can stand for them. Needs neither
-weights nor data.
+model's, the training's or the audit's. Several audits of one NAME are put together, each quantity
+from the one of the most images. FOLDER has SET.npz of zoo_doubled.py. `--keep` writes DIR/NAME.npz
+for every model that came as audits: all that is compared here, in a file that can stand for them.
+Needs neither weights nor data.
 """
 
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import sqrt
 from pathlib import Path
 from typing import Any
@@ -56,7 +60,7 @@ from counterlens.metrics.numbers import pair_counts
 from counterlens.runs import Number, key_part, write_json
 from counterlens.workflows.cards import UNSEEN
 from counterlens.workflows.table1 import failures, plain_beside, printed
-from zoo_audits import Points, Rows, add_doubled, gathered, opened, same_images
+from zoo_audits import STANDARD, Points, Rows, add_doubled, gathered, opened, same_images
 
 FAR = 0.30
 """What "far below" means in worst-case AUC; the paper's own gaps are 75 points and more."""
@@ -149,13 +153,30 @@ def gap(one: Points, two: Points, column: str, sets: Sequence[str]) -> Number | 
     if "AUC" in column:
         inside = paired(one.known, two.known, "known images")
         outside = [paired(one.of(column)[s], two.of(column)[s], s) for s in sets]
-        return auroc_gap(inside, outside, sets) if sets else None
-    found = [
-        share_gap(*paired(held, two.robust[key], column), f"AutoAttack {key[1]}")
-        for key, held in one.robust.items()
-        if key in two.robust and key[0] == column
-    ]
-    return max(found, key=lambda number: number.n, default=None)
+        found = auroc_gap(inside, outside, sets) if sets else None
+        keys = [f"ood.{key_part(name)}.worst_auroc" for name in sets]
+        return trusted(found, one, two, keys) if found and column == "WC-AUC" else found
+    return next(iter(robust_gaps(one, two, column).values()), None)
+
+
+def robust_gaps(one: Points, two: Points, column: str) -> dict[str, Number]:
+    """Robust accuracy, first less second, per version of the attack; that of most images first."""
+    found = {}
+    for (where, version), held in one.robust.items():
+        if where == column and (where, version) in two.robust:
+            both = paired(held, two.robust[where, version], column)
+            name = column.replace(" ", "-") + ("" if version == STANDARD else f"-{version}")
+            number = share_gap(*both, f"AutoAttack {version}")
+            found[version] = trusted(number, one, two, [f"robust.{name}.accuracy"])
+    return dict(sorted(found.items(), key=lambda item: -item[1].n))
+
+
+def trusted(number: Number, one: Points, two: Points, keys: Sequence[str]) -> Number:
+    """A difference with the worst verdict of the attacks behind it."""
+    held = [points.card["numbers"].get(key, {}) for points in (one, two) for key in keys]
+    told = {(found.get("trust") or {}).get("verdict") for found in held}
+    worst = next((word for word in ("do not quote", "weak", "trusted") if word in told), None)
+    return replace(number, trust={"verdict": worst}) if worst else number
 
 
 def shared_sets(one: Points, two: Points, column: str) -> list[str]:
@@ -187,12 +208,14 @@ def orderings(models: Mapping[str, Points]) -> tuple[list[dict[str, Any]], list[
             continue
         theirs = [paper[ALIKE.get(row, row)][column] for row in (high, low)]
         per_set = {name: gap(one, two, column, [name]) for name in sets}
+        others = list(robust_gaps(one, two, column).items())[1:]
         rows.append(
             {
                 "column": column, "higher": high, "lower": low, "margin": margin,
                 "paper": (theirs[0] - theirs[1]) / 100, "ours": number.to_json(),
                 "verdict": verdict(number, margin),
                 "sets": {name: found.to_json() for name, found in per_set.items() if found},
+                "others": {version: found.to_json() for version, found in others},
             }
         )  # fmt: skip
     return rows, absent
@@ -297,17 +320,26 @@ def study(given: argparse.Namespace) -> dict[str, Any]:
     return results
 
 
+def shown(number: Mapping[str, Any]) -> str:
+    """A difference in points, with its interval."""
+    value, low, high = (100 * number[key] for key in ("value", "low", "high"))
+    return f"{value:+.1f} [{low:+.1f}, {high:+.1f}]"
+
+
 def told(results: Mapping[str, Any]) -> None:
     """Print the verdicts, then each model's numbers and failure cases."""
-    print(f"{'ordering':42}{'paper':>7}  {'ours':24}{'n':>15}  verdict")
+    print(f"{'ordering':42}{'paper':>7}  {'ours':24}{'n':>15}  {'verdict':16}attacks")
     for row in results["orderings"]:
         number = row["ours"]
         by = f" by {row['margin']:.0%}" if row["margin"] else ""
         what = f"{row['column']}: {row['higher']} > {row['lower']}{by}"
-        low, high = (100 * number[k] for k in ("low", "high"))
-        ours = f"{100 * number['value']:+.1f} [{low:+.1f}, {high:+.1f}]"
         n = f"{number['n']}" + (f" of {len(row['sets'])} sets" if row["sets"] else "")
-        print(f"{what:42}{100 * row['paper']:>+7.1f}  {ours:24}{n:>15}  {row['verdict']}")
+        attacks = number.get("trust", {}).get("verdict", "")
+        for version, other in row["others"].items():
+            attacks += f"; {version} {shown(other)}, n = {other['n']}"
+            attacks += f", {other['trust']['verdict']}" if "trust" in other else ""
+        ours, is_so = shown(number), row["verdict"]
+        print(f"{what:42}{100 * row['paper']:>+7.1f}  {ours:24}{n:>15}  {is_so:16}{attacks}")
     if results["not_compared"]:
         print(f"not measured by both: {'; '.join(results['not_compared'])}")
     claim = results["alone"]

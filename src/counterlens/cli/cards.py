@@ -1,5 +1,6 @@
 """The card of a shipped model, generator or sample on the terminal."""
 
+import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -9,6 +10,7 @@ from counterlens import zoo
 from counterlens.cli.summary import HEADLINE, WIDE, in_order, numbers_table
 from counterlens.runs import Number, key_part
 from counterlens.runs.keys import meaning
+from counterlens.workflows import recipes
 
 _APART = {"seen": "like the out-data that RATIO saw", "noise": "noise"}
 
@@ -37,7 +39,7 @@ def _facts(card: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "trained on", "; ".join(_sets(card.get("data", {})))
     yield "training", _training(card)
     if card.get("weights") == "not kept":
-        yield "weights", f"not shipped; make them: counterlens train {card['name']} …"
+        yield "weights", f"not shipped; make them: {_command(card)}"
     audit = card.get("audit") or {}
     if audit:
         fitted = audit.get("calibrate")
@@ -45,6 +47,16 @@ def _facts(card: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "audited", f"{audit['date']} on {audit['data']}{heat}"
     yield "source", str(card.get("source", ""))
     yield "licence", str(card.get("licence", ""))
+
+
+def _command(card: Mapping[str, Any]) -> str:
+    """What trains such a model; a start that a card names is a shipped model."""
+    recipe = _recipe(card)
+    start = {"start": f"zoo:{recipe['start']}"} if recipe.get("start") else {}
+    changes = recipes.changes_of({**recipe, **start})
+    out = " --out-data POOL" if "out" in card["data"] else ""
+    told = "".join(f" --set {shlex.quote(text)}" for text in changes)
+    return f"counterlens train {recipe['name']} --data TRAIN{out}{told}"
 
 
 def _kinds(card: Mapping[str, Any]) -> dict[str, str]:

@@ -5,7 +5,8 @@ A recipe may build on another (`base`), and any setting may be changed from outs
 """
 
 import copy
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from importlib import resources
 from pathlib import Path
@@ -99,6 +100,21 @@ def change(settings: dict[str, Any], changes: Sequence[str]) -> None:
         for part in reversed(key.strip().split(".")):
             nested = {part: nested}
         _merge(settings, nested, where="--set")
+
+
+def changes_of(settings: Mapping[str, Any]) -> list[str]:
+    """What `--set` needs to make these settings from the recipe of their name."""
+    return list(_differing(settings, load(settings["name"])))
+
+
+def _differing(settings: Mapping[str, Any], base: Mapping[str, Any]) -> Iterator[str]:
+    for key, value in settings.items():
+        if key not in base or value == base[key]:
+            continue
+        if isinstance(value, dict) and isinstance(base[key], dict):
+            yield from (f"{key}.{text}" for text in _differing(value, base[key]))
+        else:
+            yield f"{key}={json.dumps(value) if not isinstance(value, str) else value}"
 
 
 def _value(text: str) -> Any:
