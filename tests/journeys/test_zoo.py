@@ -15,6 +15,7 @@ def test_everything_shipped_is_listed_with_a_word_about_it(counterlens: Command)
     named = {line.split()[0] for line in lines}
     assert named >= {f"zoo:{name}" for name in (*zoo.names(), *zoo.pairs(), *zoo.cgns())}
     assert named >= {f"sample:{name}" for name in (*zoo.samples(), "textures")}
+    assert named >= {"cifar10-plain", "cifar10-three-part-ratio-0.5"} <= set(zoo.recorded())
     assert all(len(line.split()) > 3 for line in lines), done.out
 
 
@@ -68,6 +69,12 @@ def test_no_number_on_a_card_is_without_words(counterlens: Command) -> None:
     for card in zoo.cards():
         done = counterlens("zoo", card["name"])
         assert not [key for key in card["numbers"] if f"{key} " in done.out], card["name"]
+
+
+def test_a_card_without_weights_is_no_model_but_says_how_to_make_one(counterlens: Command) -> None:
+    done = counterlens("audit", "zoo:cifar10-acet", "sample:cifar10")
+    assert done.code == 2 and done.err.count("\n") == 1
+    assert "zoo:cifar10-acet is a card without weights: counterlens zoo cifar10-acet" in done.err
 
 
 def test_an_unknown_name_is_one_line_that_offers_the_nearest(counterlens: Command) -> None:

@@ -217,3 +217,6 @@ def zoo(
             print(f"zoo:{card['name']:28} {card.get('summary', '')}")
         for sample in sorted([*shipped.samples(), *shipped.DRAWN]):
             print(f"sample:{sample:25} {shipped.any_card(sample)['what']}")
+        for recorded in shipped.recorded():
+            about = shipped.any_card(recorded)["recipe"]["about"]
+            print(f"{recorded:32} {about} Audited, not shipped.")

@@ -68,10 +68,7 @@ def any_card(spec: str) -> dict[str, Any]:
         if path.exists():
             found: dict[str, Any] = read_json(path)
             return found
-    known = [card["name"] for card in cards()] + sorted(
-        path.stem for path in _AUDITS.glob("*.json")
-    )
-    raise InputError(_unknown("zoo", name, known))
+    raise InputError(_unknown("zoo", name, [card["name"] for card in cards()], recorded()))
 
 
 def cost(card: Mapping[str, Any]) -> tuple[int | None, float | None]:
@@ -95,9 +92,14 @@ def records() -> Path:
     return _AUDITS
 
 
+def recorded() -> list[str]:
+    """Names of models that were trained and audited, whose weights are not shipped."""
+    return sorted(path.stem for path in _AUDITS.glob("*.json"))
+
+
 def audited() -> dict[str, dict[str, Any]]:
     """Cards that hold an audit, by name: of shipped models and of models only recorded."""
-    cards = {path.stem: read_json(path) for path in sorted(_AUDITS.glob("*.json"))}
+    cards = {name: read_json(_AUDITS / f"{name}.json") for name in recorded()}
     cards |= {name: card(name) for name in names()}
     return {name: found for name, found in cards.items() if found.get("numbers")}
 
@@ -162,10 +164,14 @@ def _folder(shelf: Path, name: str, known: list[str]) -> Path:
     return shelf / name
 
 
-def _unknown(scheme: str, name: str, known: list[str]) -> str:
-    near = get_close_matches(name, known, n=1)
-    hint = f" (did you mean {scheme}:{near[0]}?)." if near else "."
+def _unknown(scheme: str, name: str, known: Sequence[str], also: Sequence[str] = ()) -> str:
+    """The line about a name that is not shipped; `also`: what else could have been meant."""
     shipped = ", ".join(f"{scheme}:{k}" for k in known) or "none in this build"
+    if scheme == "zoo" and name in recorded():
+        how = f"counterlens zoo {name} says how to make its weights"
+        return f"zoo:{name} is a card without weights: {how}. Shipped: {shipped}."
+    near = get_close_matches(name, [*known, *also], n=1)
+    hint = f" (did you mean {scheme}:{near[0]}?)." if near else "."
     return f"{scheme}:{name} is not shipped{hint} Shipped: {shipped}."
 
 
@@ -183,6 +189,7 @@ __all__ = [
     "names",
     "pair",
     "pairs",
+    "recorded",
     "records",
     "sample",
     "sample_card",
