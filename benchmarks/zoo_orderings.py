@@ -58,6 +58,7 @@ from counterlens.errors import CounterlensError, InputError
 from counterlens.metrics.intervals import Z, delong_parts, holding, newcombe_paired
 from counterlens.metrics.numbers import pair_counts
 from counterlens.runs import Number, key_part, write_json
+from counterlens.runs.keys import worst_verdict
 from counterlens.workflows.cards import UNSEEN
 from counterlens.workflows.table1 import failures, plain_beside, printed
 from zoo_audits import STANDARD, Points, Rows, add_doubled, gathered, opened, same_images
@@ -173,9 +174,10 @@ def robust_gaps(one: Points, two: Points, column: str) -> dict[str, Number]:
 
 def trusted(number: Number, one: Points, two: Points, keys: Sequence[str]) -> Number:
     """A difference with the worst verdict of the attacks behind it."""
-    held = [points.card["numbers"].get(key, {}) for points in (one, two) for key in keys]
-    told = {(found.get("trust") or {}).get("verdict") for found in held}
-    worst = next((word for word in ("do not quote", "weak", "trusted") if word in told), None)
+    cards = [points.card["numbers"] for points in (one, two)]
+    worst = worst_verdict(
+        Number.from_json(held[key]) for held in cards for key in keys if key in held
+    )
     return replace(number, trust={"verdict": worst}) if worst else number
 
 

@@ -4,6 +4,7 @@ A key is `area.metric` or `area.subject.metric`: `accuracy.top1`, `ood.svhn.auro
 `robust.l2-0.5.accuracy`. Unknown keys are shown as they are.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -282,6 +283,12 @@ def show_interval(number: Number, unit: Unit = "plain", *, digits: int = 1) -> s
 def verdict(number: Number) -> str:
     """Trusted, weak or do not quote, for an attack result; empty for other numbers."""
     return str(number.trust.get("verdict", "")) if number.trust else ""
+
+
+def worst_verdict(numbers: Iterable[Number]) -> str:
+    """What is made of several numbers can be trusted as far as the worst of them."""
+    told = {verdict(number) for number in numbers}
+    return next((word for word in ("do not quote", "weak", "trusted") if word in told), "")
 
 
 def reasons(number: Number) -> list[str]:

@@ -14,7 +14,7 @@ from typing import Any
 from counterlens.errors import InputError
 from counterlens.report import render
 from counterlens.runs import Number, Run, kept_logits, key_part, new_folder
-from counterlens.runs.keys import meaning, model_words, show, verdict
+from counterlens.runs.keys import meaning, model_words, show, verdict, worst_verdict
 from counterlens.workflows import families, pairs
 
 RULE = (
@@ -197,7 +197,7 @@ def _mean(parts: Sequence[Number], keys: Sequence[str]) -> Number:
         return None if None in ends else sum(ends) / len(ends)
 
     sets = ", ".join(meaning(key).subject for key in keys)
-    worst = min((verdict(part) for part in parts), key=_trust_order)
+    worst = worst_verdict(parts)
     return Number(
         mean("value"),
         sum(part.n for part in parts),
@@ -206,10 +206,6 @@ def _mean(parts: Sequence[Number], keys: Sequence[str]) -> Number:
         f"plain mean over {sets}; bounds are the means of the sets' bounds",
         trust={"verdict": worst} if worst else None,
     )
-
-
-def _trust_order(word: str) -> int:
-    return {"do not quote": 0, "weak": 1, "trusted": 2}.get(word, 3)
 
 
 def _everything(numbers: Mapping[str, Mapping[str, Number]]) -> list[dict[str, Any]]:
@@ -238,8 +234,7 @@ def _trust(
 ) -> dict[str, Any] | None:
     """A difference can be trusted as far as the worse of the two attacks behind it."""
     found = [numbers[row[side]].get(row["key"]) for side in ("first", "second")]
-    told = {verdict(number) for number in found if number}
-    worst = next((word for word in ("do not quote", "weak", "trusted") if word in told), None)
+    worst = worst_verdict(number for number in found if number)
     return {"verdict": worst, "reasons": []} if worst else None
 
 
