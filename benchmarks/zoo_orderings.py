@@ -60,7 +60,7 @@ from counterlens.metrics.numbers import pair_counts
 from counterlens.runs import Number, key_part, write_json
 from counterlens.runs.keys import worst_verdict
 from counterlens.workflows.cards import UNSEEN
-from counterlens.workflows.table1 import failures, plain_beside, printed
+from counterlens.workflows.table1 import NO_PLAIN, failures, plain_beside, printed
 from zoo_audits import STANDARD, Points, Rows, add_doubled, gathered, opened, same_images
 
 FAR = 0.30
@@ -254,7 +254,7 @@ def failing(models: Mapping[str, Points]) -> dict[str, dict[str, Any]]:
         wanted = {"robust.l2-0.5.accuracy": "robust accuracy by `standard`"}
         wanted |= {f"ood.{key_part(s)}.auroc": f"AUC on {s}" for s in sets}
         wanted |= {f"ood.{key_part(s)}.worst_auroc": f"worst-case AUC on {s}" for s in sets}
-        absent = [] if plain else ["no plain model of the same architecture"]
+        absent = [] if plain else [NO_PLAIN]
         held = points.card["numbers"]
         absent += [f"no {what}" for key, what in wanted.items() if key not in held]
         found[row] = {"failures": failures(points.card, plain), "not_judged": absent}

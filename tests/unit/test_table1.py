@@ -23,6 +23,7 @@ from counterlens.workflows.table1 import (
     ROWS,
     failures,
     made,
+    mean,
     ours,
     printed,
     rows,
@@ -128,6 +129,11 @@ def test_rows_say_where_they_come_from():
         ({"ood.flowers.auroc": 0.79}, None, ["AUC below 80 % on flowers"]),
         ({"ood.uniform.auroc": 0.3}, None, []),  # noise counts in the worst case alone
         ({"ood.uniform.worst_auroc": 0.4}, None, ["worst-case AUC below 50 % on uniform"]),
+        (
+            {"ood.caltech.auroc": 0.7, "ood.flowers.auroc": 0.79},
+            None,
+            ["AUC below 80 % on caltech, flowers"],
+        ),
     ],
 )
 def test_failure_cases_follow_the_stated_limits(changes, plain, found):
@@ -143,11 +149,17 @@ def test_a_model_is_measured_against_the_plain_one_of_its_own_architecture_alone
 
     cards = {"cifar10-plain": of([64], 0.95), "cifar10-ratio-0.25": of([64], 0.89)}
     cards |= {"cifar10-ratio-small": of([32], 0.85), "cifar10-plain-small": of([48], 0.93)}
-    told = {row["row"]: row["failures"] for row in made(cards)}
-    assert told["RATIO 0.25"] == ["clean accuracy far below the plain model"]
-    assert told["RATIO 0.25, small"] == []  # no plain model has its widths
+    told = {row["row"]: row for row in made(cards)}
+    below = "clean accuracy 6.0 points below the plain model, more than 5"
+    assert told["RATIO 0.25"]["failures"] == [below] and not told["RATIO 0.25"]["unjudged"]
+    alone = told["RATIO 0.25, small"]  # no plain model has its widths
+    assert not alone["failures"] and alone["unjudged"] == [
+        "clean accuracy: no plain model of the same architecture"
+    ]
+    assert told["OE"]["unjudged"] == []  # no card, so nothing is judged at all
     cards["cifar10-plain-small"] = of([32], 0.93)
-    assert {row["row"]: row["failures"] for row in made(cards)}["RATIO 0.25, small"]
+    alone = {row["row"]: row for row in made(cards)}["RATIO 0.25, small"]
+    assert alone["failures"] and not alone["unjudged"]
 
 
 def test_a_row_comes_from_a_recorded_card_without_weights(tmp_path, monkeypatch):
@@ -179,6 +191,36 @@ def test_a_stored_audit_is_shown_with_interval_and_verdict(tmp_path, monkeypatch
     number = run.numbers["table1.cifar10-ratio-0.25.worst_auroc"]
     assert number.value == pytest.approx(0.7)
     assert "caltech: made up" in number.protocol  # how the parts were measured is not lost
+
+
+def test_a_mean_over_sets_is_trusted_as_far_as_its_worst_part():
+    def number(word):
+        return Number(0.5, 9, 0.4, 0.6, "p", trust={"verdict": word, "reasons": []})
+
+    for words, worst in (
+        (("trusted", "weak"), "weak"),
+        (("trusted", "do not quote"), "do not quote"),
+        (("trusted", "trusted"), "trusted"),
+    ):
+        found = mean([number(word) for word in words], ["a", "b"])
+        assert found.trust["verdict"] == worst
+
+
+def test_every_set_is_shown_with_interval_n_and_doubt(tmp_path, monkeypatch):
+    stored = card()
+    weak = {"verdict": "weak", "reasons": []}
+    stored["numbers"]["ood.flowers.worst_auroc"] |= {"trust": weak, "n": 777}
+    stored["numbers"]["ood.caltech.worst_auroc"]["trust"] = {"verdict": "trusted", "reasons": []}
+    monkeypatch.setattr(zoo, "audited", lambda: {"cifar10-ratio-0.25": stored})
+    run = table1(out=tmp_path / "run", quiet=True)
+    page = (run.folder / "report.html").read_text()
+    section = page[page.index('id="sets"') : page.index('id="differences"')]
+    lines = {name: line for line in section.split("<tr>") for name in ("caltech", "flowers")
+             if f">{name}<" in line}  # fmt: skip
+    number = stored["numbers"]["ood.flowers.worst_auroc"]
+    ends = f"[{100 * number['low']:.1f}, {100 * number['high']:.1f}]"
+    assert ends in lines["flowers"] and "n = 777" in lines["flowers"] and "weak" in lines["flowers"]
+    assert "trusted" not in lines["caltech"] and "weak" not in lines["caltech"]
 
 
 def test_the_cost_of_a_row_is_that_of_all_its_stages():

@@ -32,6 +32,8 @@ def show_table1(
     for row in made:
         if row["failures"]:
             console.print(f"Failure cases of {row['row']}: {'; '.join(row['failures'])}.")
+        for text in row["unjudged"]:
+            console.print(f"Not judged of {row['row']}: {text}.")
     apart = Table(box=None, pad_edge=False, header_style="bold")
     for title in ("differs", "paper", "ours"):
         apart.add_column(title)

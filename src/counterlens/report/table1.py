@@ -1,12 +1,13 @@
 """Table 1 of the RATIO paper beside ours: numbers, sets, recipes and differences of protocol."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from counterlens.report.blocks import Badge, Block, Cell, Column, Protocols, Section, Table, Text
-from counterlens.report.parts import plain_table
-from counterlens.runs import Run
-from counterlens.runs.keys import Unit, show
+from counterlens.report.parts import number_cell, plain_table
+from counterlens.runs import Number, Run
+from counterlens.runs.keys import Unit, show, verdict
 
 TABLES = ("table1", "table1_sets", "table1_rows", "differences")
 _LOWER = ("ECE", "MMC")
@@ -35,8 +36,9 @@ def sections(run: Run) -> list[Section]:
 _SETS = "Sets whose kind training saw, and noise, stay out of the means of the table above."
 _DIFFERS = "The two sides do not measure the same thing where one of these differs."
 _MADE = (
-    "Failure cases by the limits in docs/papers/ratio2020.md. Train a row: counterlens train "
-    "RECIPE. Audit it again: counterlens reproduce ratio-table1 --rerun RECIPE[=MODEL]."
+    "Failure cases by the limits in docs/papers/ratio2020.md. The card of a row, with the command "
+    "that trains it where its weights are not shipped: counterlens zoo RECIPE. Audit it again: "
+    "counterlens reproduce ratio-table1 --rerun RECIPE[=MODEL]."
 )
 
 
@@ -88,7 +90,7 @@ def _sets(rows: Sequence[Mapping[str, Any]]) -> Table:
             Cell(str(row["row"])),
             Cell(str(row["set"])),
             Cell(str(row["kind"])),
-            *(Cell(show(row[k], "share"), sort=row[k]) for k in ("auroc", "worst_auroc", "mmc")),
+            *(_set_cell(k, row[k]) for k in ("auroc", "worst_auroc", "mmc")),
         ]
         for row in rows
     ]
@@ -97,17 +99,27 @@ def _sets(rows: Sequence[Mapping[str, Any]]) -> Table:
     return Table("Each out-distribution set", columns, body, sortable=True, quiet=True)
 
 
+def _set_cell(metric: str, stored: Mapping[str, Any] | None) -> Cell:
+    """A number with interval and n; only a doubt about the attack is marked."""
+    if stored is None:
+        return number_cell(metric, None)
+    number = Number.from_json(stored)
+    cell = replace(number_cell(f"ood.set.{metric}", number), more=f"n = {number.n:,}")
+    return replace(cell, badge=None) if verdict(number) == "trusted" else cell
+
+
 def _rows(rows: Sequence[Mapping[str, Any]]) -> Table:
     body = []
     for row in rows:
         failed = row["failures"]
-        verdict = Cell("–", tone="muted")
+        said = Cell("–", tone="muted")
         if failed is not None:
             badge = Badge(f"{len(failed)}", "bad") if failed else Badge("none", "good")
-            verdict = Cell("", sub="; ".join(failed), badge=badge)
+            told = "".join(f"Not judged: {text}." for text in row["unjudged"])
+            said = Cell("", sub="; ".join(failed), badge=badge, more=told)
         took = f"{row['minutes']:g} min on {row['device']}" if row["minutes"] is not None else "–"
         took = f"{row['epochs']} epochs, {took}" if row["epochs"] is not None else took
         cells = [str(row["row"]), str(row["recipe"] or "–"), str(row["state"]), took]
-        body.append([*(Cell(text) for text in cells), verdict])
+        body.append([*(Cell(text) for text in cells), said])
     names = ("Model", "Recipe", "State", "Training", "Failure cases")
     return Table("What makes each row", [Column(n) for n in names], body, stack=True, quiet=True)

@@ -14,7 +14,7 @@ from counterlens.data import name_of
 from counterlens.errors import InputError
 from counterlens.report import render
 from counterlens.runs import Number, Run, key_part, new_folder
-from counterlens.runs.keys import meaning, verdict
+from counterlens.runs.keys import meaning, verdict, worst_verdict
 from counterlens.workflows import recipes
 from counterlens.workflows.cards import NOISE, SEEN, UNSEEN, with_audit
 
@@ -112,6 +112,7 @@ DIFFERENCES = (
 _FAR_FROM_PLAIN, _LEAST_ROBUST, _MOST_ECE, _LEAST_AUC, _LEAST_WORST = 0.05, 0.5, 0.05, 0.8, 0.5
 
 
+NO_PLAIN = "clean accuracy: no plain model of the same architecture"
 _PLAIN = ("cifar10-plain", "cifar10-plain-small")
 
 
@@ -246,9 +247,8 @@ def mean(numbers: Sequence[Number | None], names: Sequence[str]) -> Number | Non
     ends = "ends averaged, which is no narrower than the truth" if whole else "no interval"
     first = next(number.protocol for number in numbers if number)
     told = f"mean over {', '.join(names)}; {ends}; {names[0]}: {first}"
-    verdicts = {verdict(n) for n in numbers if n}
-    weak = "weak" if "weak" in verdicts else "trusted"
-    trust = {"verdict": weak, "reasons": []} if verdicts - {""} else None
+    worst = worst_verdict(number for number in numbers if number)
+    trust = {"verdict": worst, "reasons": []} if worst else None
     n = sum(number.n for number in numbers if number)
     low, high = (fmean(lows), fmean(highs)) if whole else (None, None)
     return Number(fmean(values), n, low, high, told, trust=trust)
@@ -281,7 +281,7 @@ def rows(cards: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def per_set(cards: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """AUROC, worst-case AUROC and MMC of ours on every set, with what kind of set it is."""
+    """AUROC, worst-case AUROC and MMC of ours on every set, as on the card, and its kind."""
     found = []
     for title, recipe in ROWS.values():
         card = cards.get(recipe or "", {})
@@ -290,8 +290,7 @@ def per_set(cards: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
         for name, kind in sorted(kinds.items(), key=lambda item: order.index(item[1])):
             line: dict[str, Any] = {"row": title, "set": name, "kind": kind}
             for metric in ("auroc", "worst_auroc", "mmc"):
-                stored = card["numbers"].get(f"ood.{key_part(name)}.{metric}")
-                line[metric] = stored["value"] if stored else None
+                line[metric] = card["numbers"].get(f"ood.{key_part(name)}.{metric}")
             found.append(line)
     return found
 
@@ -311,6 +310,7 @@ def made(cards: Mapping[str, Mapping[str, Any]], *, rerun: str = "") -> list[dic
             if any(ours(card, metric) is None for metric in METRICS):
                 state += ", in part"
         epochs, seconds = zoo.cost(card)
+        plain = plain_beside(card, cards)
         found.append(
             {
                 "row": title,
@@ -320,7 +320,8 @@ def made(cards: Mapping[str, Mapping[str, Any]], *, rerun: str = "") -> list[dic
                 "minutes": None if seconds is None else round(seconds / 60, 1),
                 "device": card.get("training", {}).get("device"),
                 "audited": card.get("audit", {}).get("date"),
-                "failures": failures(card, plain_beside(card, cards)) if card else None,
+                "failures": failures(card, plain) if card else None,
+                "unjudged": [] if plain or not card else [NO_PLAIN],
             }
         )
     return found
@@ -337,27 +338,34 @@ def failures(card: Mapping[str, Any], plain: Number | None) -> list[str]:
     """Failure cases by the limits stated before training; a number that is absent is not judged."""
     found = []
     clean, robust, ece = (ours(card, m) for m in ("clean", "l2 0.5", "ECE"))
-    if _below(clean, (plain.value or 0) - _FAR_FROM_PLAIN if plain else None):
-        found.append("clean accuracy far below the plain model")
+    if clean and plain and _below(clean, (plain.value or 0) - _FAR_FROM_PLAIN):
+        gap = 100 * ((plain.value or 0) - (clean.value or 0))
+        found.append(f"clean accuracy {gap:.1f} points below the plain model, more than 5")
     if _below(robust, _LEAST_ROBUST):
         found.append("robust accuracy below 50 %")
     if ece and ece.value is not None and ece.value > _MOST_ECE:
         found.append("calibration error above 5 %")
-    for key, stored in card.get("numbers", {}).items():
-        m, value = meaning(key), stored["value"]
-        if m.area != "ood" or value is None:
-            continue
-        natural = _kind_of(card, m.subject) != NOISE
-        if m.metric == "auroc" and natural and value < _LEAST_AUC:
-            found.append(f"AUC below 80 % on {m.subject}")
-        if m.metric == "worst_auroc" and value < _LEAST_WORST:
-            found.append(f"worst-case AUC below 50 % on {m.subject}")
+    strange = [name for name in _sets_below(card, "auroc", _LEAST_AUC) if _natural(card, name)]
+    worst = _sets_below(card, "worst_auroc", _LEAST_WORST)
+    found += [f"AUC below 80 % on {', '.join(strange)}"] if strange else []
+    found += [f"worst-case AUC below 50 % on {', '.join(worst)}"] if worst else []
     return found
 
 
-def _kind_of(card: Mapping[str, Any], subject: str) -> str:
+def _sets_below(card: Mapping[str, Any], metric: str, limit: float) -> list[str]:
+    """Sets on which a measured AUROC is lower than that."""
+    found = []
+    for key, stored in card.get("numbers", {}).items():
+        m, value = meaning(key), stored["value"]
+        if m.area == "ood" and m.metric == metric and value is not None and value < limit:
+            found.append(m.subject)
+    return found
+
+
+def _natural(card: Mapping[str, Any], subject: str) -> bool:
     kinds = card.get("audit", {}).get("ood", {})
-    return next((kind for name, kind in kinds.items() if key_part(name) == subject), UNSEEN)
+    noises = {key_part(name) for name, kind in kinds.items() if kind == NOISE}
+    return subject not in noises
 
 
 def _below(number: Number | None, limit: float | None) -> bool:
