@@ -9,8 +9,8 @@ Result (NVIDIA H200, torch 2.11, bf16, compiled, CUDA graph; share of the rate o
         cifar10-ratio-0.25   512 + 512   236 to 246 TFLOP/s = 0.30 to 0.31   5.4 and 7.4 s per epoch
         cifar10-at-0.5       512         228 TFLOP/s = 0.28                  3.6 s per epoch
         cifar10-ratio-small  512 + 512   144 TFLOP/s = 0.18 (width 32)       3.7 s per epoch
-    four trainings at once on one card (RATIO 0.5, AT 0.25, ACET, plain; tools/make_zoo.py, epochs in
-        which all four ran): 97 + 56 + 62 + 38 = 253 TFLOP/s = 0.32, so side by side gains nothing
+    four trainings at once on one card (RATIO 0.5, AT 0.25, ACET, plain; tools/make_zoo.py, epochs
+        in which all four ran): 97 + 56 + 62 + 38 = 253 TFLOP/s = 0.32: no gain over one
 Floor: an update of 512 + 512 images and 5 steps is 13.7 TFLOP, 17 ms at the matrix rate.
 Gap: between two convolutions every picture is read and written by the norm and the activation; at
     32 x 32 x 64 that takes as long as the convolution. Attack steps alone, at batch 2048, reach
