@@ -65,6 +65,36 @@ def test_folding_goes_through_a_classifier_that_cannot_be_traced():
     torch.testing.assert_close(folded(x), wrapped(x), rtol=1e-4, atol=1e-5)
 
 
+def test_folding_leaves_layers_whose_weights_are_computed():
+    torch.manual_seed(0)
+    conv = torch.nn.utils.spectral_norm(nn.Conv2d(1, 4, 3))  # a hook sets its weight at each call
+    net = nn.Sequential(conv, nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(144, 2))
+    net[1].running_var.fill_(4.0)
+    net.eval()
+    x = images(5)
+    torch.testing.assert_close(fold(copy.deepcopy(net))(x), net(x))
+
+
+class Twice(nn.Module):
+    """One convolution, a norm for each of its two calls."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(1, 1, 3, padding=1)
+        self.first, self.second = nn.BatchNorm2d(1), nn.BatchNorm2d(1)
+        self.second.running_mean.fill_(1.0)
+
+    def forward(self, x):
+        return self.second(self.conv(self.first(self.conv(x)))).flatten(1)
+
+
+def test_folding_leaves_a_convolution_that_is_called_twice():
+    torch.manual_seed(0)
+    net = Twice().eval()
+    x = images(5)
+    torch.testing.assert_close(fold(copy.deepcopy(net))(x), net(x))
+
+
 @pytest.mark.parametrize("pads", [False, True])
 def test_the_engine_gives_score_margin_and_gradient_of_the_model(pads):
     net = normed_net()

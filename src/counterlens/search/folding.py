@@ -1,36 +1,52 @@
 """A fast twin of a model: the same function with less work, then in half precision."""
 
+from collections import Counter
+from collections.abc import Callable
+
 import torch
 from torch import fx, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
+from torch.nn.utils.parametrize import is_parametrized
+
+Merge = Callable[[nn.Conv2d, nn.BatchNorm2d], nn.Module | None]
 
 
-def fold(model: nn.Module) -> nn.Module:
-    """Rewrite `model` (in place where it can be traced) without the batch norms after convolutions.
+def merged(conv: nn.Conv2d, norm: nn.BatchNorm2d) -> nn.Module:
+    """A convolution with the weights that make it both, for good."""
+    with torch.no_grad():
+        fused = fuse_conv_bn_eval(conv, norm)
+    return fused.requires_grad_(False)
 
-    The model must be in evaluation mode. Submodules that cannot be traced stay as they are.
+
+def fold(model: nn.Module, merge: Merge = merged) -> nn.Module:
+    """Rewrite `model` (in place where it cannot be traced) without the norms after convolutions.
+
+    The model must be in evaluation mode. Submodules that cannot be traced stay as they are, and
+    so do layers with hooks or computed weights, and pairs that `merge` answers with None.
     """
     try:
         graph = fx.symbolic_trace(model)
     except Exception:  # fx fails in many ways on models with data-dependent Python
         for name, child in list(model.named_children()):
             if any(isinstance(part, nn.BatchNorm2d) for part in child.modules()):
-                setattr(model, name, fold(child))
+                setattr(model, name, fold(child, merge))
         return model
     modules = dict(graph.named_modules())
+    calls = Counter(node.target for node in graph.graph.nodes if node.op == "call_module")
     for node in graph.graph.nodes:
         if not _is(node, nn.BatchNorm2d, modules):
             continue
         before = node.args[0]
         if not _is(before, nn.Conv2d, modules) or len(before.users) > 1:
             continue
-        conv, norm = modules[before.target], modules[node.target]
-        if norm.training or not norm.track_running_stats:
+        if calls[before.target] > 1:  # one convolution, perhaps with a norm for each call
             continue
-        with torch.no_grad():
-            fused = fuse_conv_bn_eval(conv, norm)
-        for weight in fused.parameters():
-            weight.requires_grad_(False)
+        conv, norm = modules[before.target], modules[node.target]
+        if norm.training or not norm.track_running_stats or _special(conv) or _special(norm):
+            continue
+        fused = merge(conv, norm)
+        if fused is None:
+            continue
         parent, _, leaf = before.target.rpartition(".")
         setattr(graph.get_submodule(parent), leaf, fused)
         modules[before.target] = fused
@@ -48,6 +64,11 @@ def _is(node: object, kind: type[nn.Module], modules: dict[str, nn.Module]) -> b
         and node.op == "call_module"
         and isinstance(modules.get(str(node.target)), kind)
     )
+
+
+def _special(layer: nn.Module) -> bool:
+    """Whether calling the layer does more than its class says."""
+    return bool(layer._forward_hooks or layer._forward_pre_hooks) or is_parametrized(layer)
 
 
 class Exact(nn.Module):
