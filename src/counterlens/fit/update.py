@@ -7,32 +7,52 @@ Paper: Augustin et al. 2020 (ratio2020), newest code, for the average.
 import copy
 from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
 from counterlens.fit.plan import Batch, Plan, Player
+from counterlens.fit.still import still, take
 
 WARM_UP = 3  # updates before a graph is captured: kernels are compiled and chosen in them
 
 
 class Mixed(nn.Module):
-    """A network in the arithmetic of the plan: channels last, logits in float32."""
+    """A network in the arithmetic of the plan: channels last, logits in float32.
 
-    def __init__(self, net: nn.Module, precision: str) -> None:
+    Args:
+        folds: look through a twin with folded norms in evaluation mode. It has the weights of the
+            moment that mode began, and is faster where it is compiled.
+    """
+
+    def __init__(self, net: nn.Module, precision: str, *, folds: bool = False) -> None:
         super().__init__()
         self.net = net
         self.bf16 = precision == "bf16"
+        self.folds = folds
+        self.still: nn.Module | None = None
+
+    def train(self, mode: bool = True) -> Self:
+        """Change the mode; evaluation begins with the weights of now."""
+        super().train(mode)
+        if self.folds and not mode:
+            if self.still is None:
+                self.still = still(self.net, torch.bfloat16 if self.bf16 else torch.float32)
+            take(self.still)
+        if self.still is not None:
+            self.still.eval()
+        return self
 
     def forward(self, x: Tensor, *more: Tensor) -> Any:
         """The network's output, one tensor or several, in float32 at least."""
+        net = self.net if self.training or self.still is None else self.still
         if x.ndim == 4 and self.bf16:
             x = x.contiguous(memory_format=torch.channels_last)
         if not self.bf16:
-            return self.net(x, *more)
+            return net(x, *more)
         with torch.autocast(x.device.type, torch.bfloat16, cache_enabled=False):
-            out = self.net(x, *more)
+            out = net(x, *more)
         return tuple(part.float() for part in out) if isinstance(out, tuple) else out.float()
 
 
@@ -49,7 +69,7 @@ class Update:
     ) -> None:
         self.player, self.phase, self.say = player, phase, say
         self.generator = generator if plan.draws else None
-        fast: nn.Module = Mixed(player.net, plan.precision)
+        fast: nn.Module = Mixed(player.net, plan.precision, folds=plan.compile)
         if plan.compile:
             fast = torch.compile(fast, dynamic=False)  # type: ignore[assignment]
         self.fast = fast
