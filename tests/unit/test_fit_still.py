@@ -175,11 +175,22 @@ def test_layers_that_do_more_than_their_class_says_stay_as_they_are(kind):
     torch.manual_seed(0)
     net = special(kind).eval()
     twin = still(net, torch.float32)
+    assert twin is not None
     take(twin)
     assert not parts(twin)
     with torch.no_grad():
         net[0].bias.add_(0.1)  # shared: the twin follows without being told
     torch.testing.assert_close(twin(pictures(2)), net(pictures(2)))
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated:FutureWarning")
+def test_a_network_that_cannot_be_copied_is_looked_at_itself():
+    conv = torch.nn.utils.weight_norm(nn.Conv2d(3, 4, 3))
+    net = nn.Sequential(conv, nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(4 * 196, 2))
+    fast = Mixed(net, "fp32", folds=True)
+    with frozen(fast):
+        assert torch.equal(fast(pictures(2)), net(pictures(2)))
+    assert fast.still is None and not fast.folds
 
 
 def ratio_losses(folder, device: str = "cpu", **options) -> list[float]:

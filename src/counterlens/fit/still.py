@@ -45,15 +45,22 @@ class Folded(nn.Module):
         return out
 
 
-def still(net: nn.Module, dtype: torch.dtype) -> nn.Module:
-    """A twin of the network that shares its tensors, in evaluation mode, its norms folded."""
+def still(net: nn.Module, dtype: torch.dtype) -> nn.Module | None:
+    """A twin of the network that shares its tensors, in evaluation mode, its norms folded.
+
+    None for a network that cannot be copied, such as one with the older weight normalisation.
+    """
     shared = {id(tensor): tensor for tensor in (*net.parameters(), *net.buffers())}
 
     def merge(conv: nn.Conv2d, norm: nn.BatchNorm2d) -> nn.Module | None:
         ours = type(conv) is nn.Conv2d and type(norm) is nn.BatchNorm2d and norm.affine
         return Folded(conv, norm, dtype) if ours else None
 
-    return fold(copy.deepcopy(net, shared).eval(), merge)
+    try:
+        twin = copy.deepcopy(net, shared)
+    except RuntimeError:  # it holds results of other tensors
+        return None
+    return fold(twin.eval(), merge)
 
 
 def take(twin: nn.Module) -> None:

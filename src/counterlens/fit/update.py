@@ -36,12 +36,13 @@ class Mixed(nn.Module):
     def train(self, mode: bool = True) -> Self:
         """Change the mode; evaluation begins with the weights of now."""
         super().train(mode)
-        if self.folds and not mode:
-            if self.still is None:
-                self.still = still(self.net, torch.bfloat16 if self.bf16 else torch.float32)
-            take(self.still)
+        if self.folds and self.still is None and not mode:
+            self.still = still(self.net, torch.bfloat16 if self.bf16 else torch.float32)
+            self.folds = self.still is not None
         if self.still is not None:
             self.still.eval()
+            if not mode:
+                take(self.still)
         return self
 
     def forward(self, x: Tensor, *more: Tensor) -> Any:
