@@ -110,7 +110,7 @@ def main() -> None:
 
     show("as it is")
     show("two searches", f"far.momentum={0.9 + 1e-9}")
-    with mock.patch("counterlens.fit.still.fold", lambda net, merge: net):
+    with mock.patch("counterlens.fit.twin.fold", lambda net, merge: net):
         show("norms unfolded")
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from counterlens.fit.plan import Batch, Plan, Player
-from counterlens.fit.still import still, take
+from counterlens.fit.twin import refresh, twin_of
 
 WARM_UP = 3  # updates before a graph is captured: kernels are compiled and chosen in them
 
@@ -31,23 +31,23 @@ class Mixed(nn.Module):
         self.net = net
         self.bf16 = precision == "bf16"
         self.folds = folds
-        self.still: nn.Module | None = None
+        self.twin: nn.Module | None = None
 
     def train(self, mode: bool = True) -> Self:
         """Change the mode; evaluation begins with the weights of now."""
         super().train(mode)
-        if self.folds and self.still is None and not mode:
-            self.still = still(self.net, torch.bfloat16 if self.bf16 else torch.float32)
-            self.folds = self.still is not None
-        if self.still is not None:
-            self.still.eval()
+        if self.folds and self.twin is None and not mode:
+            self.twin = twin_of(self.net, torch.bfloat16 if self.bf16 else torch.float32)
+            self.folds = self.twin is not None
+        if self.twin is not None:
+            self.twin.eval()
             if not mode:
-                take(self.still)
+                refresh(self.twin)
         return self
 
     def forward(self, x: Tensor, *more: Tensor) -> Any:
         """The network's output, one tensor or several, in float32 at least."""
-        net = self.net if self.training or self.still is None else self.still
+        net = self.net if self.training or self.twin is None else self.twin
         if x.ndim == 4 and self.bf16:
             x = x.contiguous(memory_format=torch.channels_last)
         if not self.bf16:

@@ -1,4 +1,4 @@
-"""The network as a training attack sees it: weights at rest, batch norms inside convolutions.
+"""The twin through which a training attack sees a network: batch norms inside convolutions.
 
 During an attack a norm is a fixed scale and shift of each channel. Left where it is, it costs a
 root and a division per element and pass, which on a GPU is as much time as the memory needs; the
@@ -14,7 +14,7 @@ from counterlens.search.folding import fold
 
 
 class Folded(nn.Module):
-    """A convolution and the norm after it as one, with the weights they had at the last `take`."""
+    """A convolution and the norm after it as one, with the weights of the last `refresh`."""
 
     weight: Tensor
     shift: Tensor
@@ -26,7 +26,7 @@ class Folded(nn.Module):
         self.register_buffer("shift", torch.empty_like(norm.weight))
 
     @torch.no_grad()
-    def take(self) -> None:
+    def refresh(self) -> None:
         """Take over the weights and running statistics as they are now.
 
         Equation: batchnorm2015 §3.1   W' = γ W / √(σ² + ϵ),  b' = β + γ (b − μ) / √(σ² + ϵ)
@@ -45,7 +45,7 @@ class Folded(nn.Module):
         return out
 
 
-def still(net: nn.Module, dtype: torch.dtype) -> nn.Module | None:
+def twin_of(net: nn.Module, dtype: torch.dtype) -> nn.Module | None:
     """A twin of the network that shares its tensors, in evaluation mode, its norms folded.
 
     None for a network that cannot be copied, such as one with the older weight normalisation.
@@ -63,8 +63,8 @@ def still(net: nn.Module, dtype: torch.dtype) -> nn.Module | None:
     return fold(twin.eval(), merge)
 
 
-def take(twin: nn.Module) -> None:
+def refresh(twin: nn.Module) -> None:
     """Bring a twin up to date."""
     for part in twin.modules():
         if isinstance(part, Folded):
-            part.take()
+            part.refresh()

@@ -16,7 +16,7 @@ from torch import nn
 from counterlens.ball import Ball
 from counterlens.classifier import Classifier
 from counterlens.fit import Mixed, Plan, Player, fit
-from counterlens.fit.still import Folded, still, take
+from counterlens.fit.twin import Folded, refresh, twin_of
 from counterlens.losses import Attack, ratio_terms
 from counterlens.models import nets
 from counterlens.search import frozen
@@ -70,7 +70,7 @@ def test_a_folded_pair_is_convolution_and_norm_by_formula(stride, groups, bias, 
     conv = nn.Conv2d(4, 6, 3, stride, 1, groups=groups, bias=bias, padding_mode=mode)
     norm = lived(nn.Sequential(nn.BatchNorm2d(6, eps=0.1)))[0]
     folded = Folded(conv, norm, torch.float32)
-    folded.take()
+    folded.refresh()
     x = torch.rand(2, 4, 7, 7)
     y = copy.deepcopy(conv).double()(x.double())
     side = (1, -1, 1, 1)
@@ -86,7 +86,7 @@ def test_in_evaluation_mode_the_twin_answers_like_the_network(architecture, coun
     fast = Mixed(net, "fp32", folds=True)
     x = pictures(3)
     with frozen(fast):
-        assert len(parts(fast.still)) == count
+        assert len(parts(fast.twin)) == count
         torch.testing.assert_close(fast(x), net(x), rtol=1e-4, atol=1e-4)
     assert torch.equal(fast(x), copy.deepcopy(net)(x))  # training mode is the network's own
 
@@ -126,7 +126,7 @@ def test_an_attack_through_the_twin_finds_the_same_points_and_changes_nothing(ar
     attack = Attack(Ball("l2", 0.5), ((0, 5),))
     kept = {key: value.clone() for key, value in net.state_dict().items()}
     found = attack.near(fast, x, y, 0)
-    assert len(parts(fast.still)) == count
+    assert len(parts(fast.twin)) == count
     assert (found - x).flatten(1).norm(dim=1).min() > 0.05
     torch.testing.assert_close(found, attack.near(net, x, y, 0), rtol=0, atol=1e-3)
     assert all(torch.equal(kept[key], value) for key, value in net.state_dict().items())
@@ -139,16 +139,16 @@ def test_the_twin_stays_in_evaluation_mode_and_shares_every_weight():
     fast = Mixed(net, "fp32", folds=True)
     fast.eval()
     fast.train()  # as the attack of TRADES does
-    assert fast.still is not None
-    assert not any(part.training for part in fast.still.modules())
+    assert fast.twin is not None
+    assert not any(part.training for part in fast.twin.modules())
     assert net.training and all(part.training for part in net.modules())
-    assert {id(w) for w in fast.still.parameters()} == {id(w) for w in net.parameters()}
+    assert {id(w) for w in fast.twin.parameters()} == {id(w) for w in net.parameters()}
 
 
 def test_without_evaluation_no_twin_is_made():
     fast = Mixed(classifier(SMALL), "fp32", folds=True)
     fast(pictures(2))
-    assert fast.still is None
+    assert fast.twin is None
 
 
 class Odd(nn.Conv2d):
@@ -174,9 +174,9 @@ def special(kind: str) -> nn.Module:
 def test_layers_that_do_more_than_their_class_says_stay_as_they_are(kind):
     torch.manual_seed(0)
     net = special(kind).eval()
-    twin = still(net, torch.float32)
+    twin = twin_of(net, torch.float32)
     assert twin is not None
-    take(twin)
+    refresh(twin)
     assert not parts(twin)
     with torch.no_grad():
         net[0].bias.add_(0.1)  # shared: the twin follows without being told
@@ -190,7 +190,7 @@ def test_a_network_that_cannot_be_copied_is_looked_at_itself():
     fast = Mixed(net, "fp32", folds=True)
     with frozen(fast):
         assert torch.equal(fast(pictures(2)), net(pictures(2)))
-    assert fast.still is None and not fast.folds
+    assert fast.twin is None and not fast.folds
 
 
 def ratio_losses(folder, device: str = "cpu", **options) -> list[float]:
@@ -229,7 +229,7 @@ def test_a_training_that_folds_is_the_same_training(tmp_path, monkeypatch):
 
     fresh = []  # a twin that is never brought up to date would be noticed
     monkeypatch.setattr(
-        "counterlens.fit.update.take", lambda twin: fresh or fresh.append(take(twin))
+        "counterlens.fit.update.refresh", lambda twin: fresh or fresh.append(refresh(twin))
     )
     stale = ratio_losses(tmp_path / "stale", compile=True)
     assert plain != pytest.approx(stale, rel=1e-3)
