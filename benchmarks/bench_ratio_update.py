@@ -6,7 +6,9 @@ Result (NVIDIA H200, torch 2.11, bf16, compiled, CUDA graph; share of the rate o
                                       66.5 ms   295 TFLOP/s = 0.37      0.36          0.33
         ResNet-18 (64 to 512, ReLU), 1024 + 1024
                                      123.6 ms   368 TFLOP/s = 0.46      0.45          0.43
-    six epochs of cifar10-ratio-0.25, augmentation, average and logging included:
+    six epochs of the recipe, augmentation, average and logging included (what a training prints:
+    counterlens train cifar10-ratio-0.25 --data CIFAR-10 --out-data TINY-IMAGENET-32 --set epochs=6
+    --set judge.every=3; unfolded by the patch that `main` has):
         5 steps   4.9 s per epoch   263 TFLOP/s = 0.33                                0.30, 5.3 s
         8 steps   6.7 s per epoch   271 TFLOP/s = 0.34                                0.31, 7.5 s
         the losses differ by less than 0.001 from those with norms unfolded, held-out accuracy
@@ -17,13 +19,14 @@ Result (NVIDIA H200, torch 2.11, bf16, compiled, CUDA graph; share of the rate o
         four at once on one card (RATIO 0.5, AT 0.25, ACET, plain; tools/make_zoo.py, epochs in
         which all four ran): 97 + 56 + 62 + 38 = 253 TFLOP/s = 0.32: no gain over one
 Floor: an update of 512 + 512 images and 8 steps is 19.6 TFLOP, 25 ms at the matrix rate. The
-    library's convolutions alone need 1.6 times that: 64 channels reach 0.58 of the rate, the three
-    of a picture 0.02; what is written and read between them takes another 16 ms at 4.1 TB/s.
+    library's convolutions alone need 40 ms (bench_convolutions.py): 64 channels reach 0.58 of the
+    rate, the three of a picture 0.02. Between them about 67 GB are written and read, 16 ms more.
 Gap: 39 ms convolutions, 21 ms norms, activations and sums (a quarter in the one pass that trains),
-    2.4 ms the steps of the search (from a profile of 5 steps). Tried without gain: tuned kernels of
-    the compiler (two minutes more to compile), a compiled search step. A first convolution as a
-    matrix product saves 2 %, not worth its lines. Left: convolution, bias and ReLU in one kernel
-    of the library cost no more than the convolution, but one try inside the network gained nothing.
+    2.4 ms the steps of the search (torch.profiler at 5 steps, scaled to 8). Tried without gain:
+    tuned kernels of the compiler (two minutes more to compile), a compiled search step. A first
+    convolution as a matrix product saves 2 %, not worth its lines. Left: convolution, bias and ReLU
+    in one kernel of the library cost no more than the convolution, but one try inside the network
+    gained nothing.
     The bar of 0.30 is met; the goal of 0.45 by an update of ResNet-18, not by the recipe's network.
 Run: .venv/bin/python benchmarks/bench_ratio_update.py [RECIPE] [KEY=VALUE ...]
     The second row: cifar10-ratio-0.25 architecture.widths=[64,128,256,512]
