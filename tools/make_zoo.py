@@ -1,50 +1,56 @@
 """Train the models of Table 1 that are not shipped and audit them, several at a time on one GPU.
 
-    python tools/make_zoo.py --data DIR --out DIR [--rows NAME ...] [--slots 4] [--minutes M]
+    python tools/make_zoo.py --data DIR --out DIR [--rows NAME ...] [--only STAGE ...] [--keep DIR]
+        [--slots 4] [--minutes M]
 
 DIR of `--data` has cifar10_train_part0.npz and _part1.npz, cifar10_test.npz, the out-distribution
 tinyimagenet32_out_train_part0.npz and _part1.npz, and the sets of card_audits.py. Of each row of
 ROWS come OUT/train/NAME, a training run; OUT/audits/NAME and NAME-apart, the audits of its card,
 OUT/audits/cards/NAME.json; and OUT/audits/NAME-large, all test images attacked by `fast`, for
 benchmarks/zoo_orderings.py. What the table needs most is made first: all trainings and main audits,
-then the large ones, then what is reported apart. Each stage is a process of its own, its output
-OUT/log/NAME-STAGE.txt. Repeat the command to go on where it was stopped: what is finished stays.
-Needs torch, not the command line.
+then the large ones, then what is reported apart. `--only` leaves other stages out. Each stage is
+a process of its own, its output OUT/log/NAME-STAGE.txt. Repeat the command to go on where it was
+stopped: what is finished stays. `--keep DIR` writes each finished training (weights in half
+precision and card) to DIR/NAME.tar, and begins by unpacking those that DIR has, so that models
+trained on one machine are audited on another. Needs torch, not the command line.
 """
 
 import argparse
 import os
 import subprocess
 import sys
+import tarfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
 
 from counterlens.errors import CounterlensError
+from counterlens.runs import atomic
 from counterlens.workflows import recipes
 from counterlens.workflows.audit import audit
 from counterlens.workflows.pixels import Sets
 from counterlens.workflows.train import train
 
 ROWS: dict[str, tuple[str, ...]] = {
+    "cifar10-at-0.25": ("epochs=32",),
+    "cifar10-acet": ("epochs=20", "far.steps=10", "augment=cifar-light"),
     "cifar10-ratio-0.5": (
         "start=zoo:cifar10-at-0.5", "epochs=20", "near.steps=5", "far.steps=5", "lr=0.12",
         "warmup=1", "augment=cifar-light",
     ),
-    "cifar10-at-0.25": ("epochs=32",),
-    "cifar10-acet": ("epochs=20", "far.steps=10", "augment=cifar-light"),
-    "cifar10-plain": ("epochs=40", "augment=cifar-light"),
-    "cifar10-oe": ("epochs=32", "augment=cifar-light"),
     "cifar10-trades-0.5": ("epochs=20",),
+    "cifar10-half-at-0.5": ("epochs=24",),
     "cifar10-three-part-ratio-0.5": (
         "epochs=16", "near.steps=5", "far.steps=5", "augment=cifar-light",
     ),
-    "cifar10-half-at-0.5": ("epochs=24",),
+    "cifar10-plain": ("epochs=40", "augment=cifar-light"),
+    "cifar10-oe": ("epochs=32", "augment=cifar-light"),
 }  # fmt: skip
-"""Recipes and what is changed of them, to make each row in minutes."""
+"""Recipes and what is changed of them, to make each row in minutes; the longest training first."""
 
 TRAIN, MAIN, LARGE, APART = "train", "main", "large", "apart"
+STAGES = (TRAIN, MAIN, LARGE, APART)
 PLAN = ((TRAIN, MAIN), (LARGE,), (APART,))
 ATTACKS = ("l2:0.5", "l2:1.0")
 CALIBRATION = "sample:cifar10-calibration"
@@ -85,6 +91,24 @@ def train_row(row: str, given: argparse.Namespace) -> None:
         device=given.device,
         cache=given.out / "cache",
     )
+
+
+def keep(row: str, given: argparse.Namespace) -> None:
+    """Pack a finished training: its checkpoint folder and the mark that it is finished."""
+    file, mark = given.keep / f"{row}.tar", done(row, TRAIN, given.out)
+    if file.exists() or not mark.exists():
+        return
+    with atomic(file) as part, tarfile.open(part, "w") as packed:
+        for path in (*sorted((mark.parent / "model").iterdir()), mark):
+            packed.add(path, path.relative_to(mark.parent))
+
+
+def restore(row: str, given: argparse.Namespace) -> None:
+    """Unpack a training that was kept, unless it is there."""
+    file, mark = given.keep / f"{row}.tar", done(row, TRAIN, given.out)
+    if file.exists() and not mark.exists():
+        with tarfile.open(file) as packed:
+            packed.extractall(mark.parent, filter="data")
 
 
 def attack_all(row: str, given: argparse.Namespace) -> None:
@@ -145,13 +169,18 @@ def one(row: str, stage: str, given: argparse.Namespace, began: float) -> bool:
 def make(given: argparse.Namespace) -> int:
     """All stages of all rows; 1 where one failed."""
     began = time.monotonic()
-    settings = recipes.load("cifar10-ratio-0.5", given.set)
-    Sets.open(settings, inside(given), outside(given), given.out / "cache")  # decoded once for all
+    if given.keep:
+        for row in given.rows:
+            restore(row, given)
+    if TRAIN in given.only and any(not done(row, TRAIN, given.out).exists() for row in given.rows):
+        settings = recipes.load("cifar10-ratio-0.5", given.set)  # decoded once for all
+        Sets.open(settings, inside(given), outside(given), given.out / "cache")
     tried = {row: Event() for row in given.rows}
 
     def job(work: tuple[str, tuple[str, ...]]) -> bool:
-        row, stages = work
-        if TRAIN not in stages:  # its training has begun: the plan is worked off in its order
+        row, planned = work
+        stages = [stage for stage in planned if stage in given.only]
+        if TRAIN not in planned:  # its training has begun: the plan is worked off in its order
             tried[row].wait()
             if not done(row, TRAIN, given.out).exists():
                 return False
@@ -160,6 +189,8 @@ def make(given: argparse.Namespace) -> int:
                 well = one(row, stage, given, began)
                 if stage == TRAIN:
                     tried[row].set()
+                    if given.keep:
+                        keep(row, given)
                 if not well:
                     return False
             return True
@@ -178,6 +209,8 @@ def main() -> int:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--rows", nargs="+", choices=list(ROWS), default=list(ROWS))
+    parser.add_argument("--only", nargs="+", choices=STAGES, default=STAGES, help="these stages")
+    parser.add_argument("--keep", type=Path, help="finished trainings, NAME.tar each")
     parser.add_argument("--slots", type=int, default=4, help="processes at a time")
     parser.add_argument("--minutes", type=float, help="start nothing after so long")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")

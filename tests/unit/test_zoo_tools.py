@@ -133,6 +133,31 @@ def test_changes_and_counts_reach_the_processes(ran, tmp_path, monkeypatch):
     assert all(command[command.index("--device") + 1] == "cpu" for command in ran.commands)
 
 
+def test_only_the_stages_that_are_asked_for_run(ran, tmp_path, monkeypatch):
+    rows = ["--rows", "cifar10-plain", "cifar10-oe", "--slots", "1"]
+    assert make(monkeypatch, tmp_path, *rows, "--only", "train") == 0
+    assert ran.stages == [("cifar10-plain", "train"), ("cifar10-oe", "train")]
+
+
+def test_a_kept_training_is_audited_elsewhere_without_being_made_again(ran, tmp_path, monkeypatch):
+    there, here, kept = tmp_path, tmp_path / "here", tmp_path / "kept"
+    model = there / "train" / "cifar10-plain" / "model"
+    model.mkdir(parents=True)
+    (model / "card.json").write_text("a card")
+    (model / "model.safetensors").write_bytes(b"weights")
+    (model.parent / "state").mkdir()  # of the training alone: not kept
+    row = ["--rows", "cifar10-plain", "--keep", str(kept)]
+    assert make(monkeypatch, there, *row, "--only", "train") == 0
+    ran.stages.clear()
+    assert make(monkeypatch, here, *row, "--only", "train", "main") == 0
+    assert ran.stages == [("cifar10-plain", "main")]
+    found = here / "train" / "cifar10-plain"
+    assert {p.name: p.read_bytes() for p in (found / "model").iterdir()} == {
+        "card.json": b"a card", "model.safetensors": b"weights",
+    }  # fmt: skip
+    assert not (found / "state").exists()
+
+
 def audited(folder, ood, numbers):
     settings = Settings("m", "test", ood=ood, attack=(), ood_attack="l2:1.0")
     run = Run.create(folder, "audit", asdict(settings))
