@@ -111,7 +111,13 @@ def test_the_whole_way_from_digits_to_classifiers(
     assert {"figure-heat.png", "figure-plane.png"} <= {
         p.name for p in Path("table/images").iterdir()
     }
-    assert "original+cgn" in Path("table/report.html").read_text()
+    page = Path("table/report.html").read_text()
+    assert "original+cgn" in page and "one hot pixel in the corner" in page
+    assert all(0 <= row["object_iou"] <= 2 * row["iou"] for row in rows)  # iou is a mean of two
+    numbers = json.loads(Path("table/result.json").read_text())["numbers"]
+    assert numbers["cgn.trivial_corner.object_iou"]["value"] < 0.05  # a digit avoids the corner
+    assert numbers["cgn.trivial_corner.iou"]["value"] > 0.4  # … and the background fills half
+    assert numbers["cgn.trivial_corner.iou"]["n"] == 10
     kept = load("table/classifiers/original-cgn-0", device="cpu")
     assert kept(torch.rand(2, 3, 32, 32)).shape == (2, 10)
 

@@ -95,6 +95,17 @@ def test_double_coloured_pictures_have_two_colours_with_faint_noise(sets):
     assert factors.DOUBLE_OBJECT[0] == factors.DOUBLE_BACKGROUND[4]
 
 
+def test_a_digit_on_its_own_colour_can_be_found_by_its_noise(sets):
+    split = sets["double-coloured", "test"]
+    same = np.asarray(factors.DOUBLE_OBJECT)[split.object]
+    rows = np.flatnonzero((same == np.asarray(factors.DOUBLE_BACKGROUND)[split.background]).all(1))
+    assert 0.05 < len(rows) / len(split) < 0.15
+    x = split.pixels(rows).int()
+    digit = torch.from_numpy(split.digits.grey[rows] / 255 > 0.1)
+    differs = (x != x[:, :, :1, :1]).any(1)  # from the corner, which is background
+    assert (differs == digit).flatten(1).all(1).float().mean() > 0.9
+
+
 def test_wildlife_pictures_are_crops_of_the_padded_textures(sets):
     split = sets["wildlife", "test"]
     front, behind, _ = factors.open_textures(None)

@@ -5,7 +5,15 @@ import torch
 from sklearn.metrics import jaccard_score
 
 from counterlens.errors import InputError
-from counterlens.metrics.saliency import iou, mass_outside, mean_iou, shares_outside, unit
+from counterlens.metrics.saliency import (
+    iou,
+    mass_outside,
+    mean_iou,
+    shares_outside,
+    trivial_maps,
+    trivial_scores,
+    unit,
+)
 
 
 def random_pairs(rng: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
@@ -24,6 +32,23 @@ def test_both_ious_equal_scikit_learns_jaccard_scores(rng):
         assert plain[row].item() == pytest.approx(jaccard_score(truth, hot), abs=1e-6)
         macro = jaccard_score(truth, hot, average="macro")
         assert mean[row].item() == pytest.approx(macro, abs=1e-6)
+
+
+def test_trivial_maps_score_what_scikit_learn_counts(rng):
+    mask = torch.rand(12, 16, 20, generator=rng) > 0.8
+    found = trivial_scores(mask)
+    assert set(found) == {"corner", "centre", "uniform"}
+    for name, heat in trivial_maps(16, 20).items():
+        hot = torch.zeros(16, 20, dtype=torch.bool)
+        for y, x in ((y, x) for y in range(16) for x in range(20)):
+            far = ((y - 7.5) ** 2 + (x - 9.5) ** 2) ** 0.5  # from the centre
+            hot[y, x] = {"corner": y == x == 0, "centre": far < 16 / 5, "uniform": False}[name]
+        assert torch.equal(unit(heat)[0] > 0.5, hot)
+        for row, truth in enumerate(mask):
+            pair = truth.flatten().numpy(), hot.flatten().numpy()
+            both, alone = (scores[row].item() for scores in found[name])
+            assert alone == pytest.approx(jaccard_score(*pair), abs=1e-6)
+            assert both == pytest.approx(jaccard_score(*pair, average="macro"), abs=1e-6)
 
 
 def test_a_large_background_lifts_the_mean_iou_far_above_the_plain_one():

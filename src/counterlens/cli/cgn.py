@@ -7,14 +7,16 @@ import typer
 from counterlens.cli.shared import Device, Json, Out, Quiet, Resume, Seed, app, finish
 
 cgn = typer.Typer(
-    help="Counterfactual generative networks on MNIST: train, generate, look, compare classifiers.",
+    help="Counterfactual generative networks on MNIST: train, import, generate, show, evaluate.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
 app.add_typer(cgn, name="cgn")
 
 Which = Annotated[str, typer.Argument(metavar="SET", help="coloured, double-coloured or wildlife.")]
-Model = Annotated[str, typer.Argument(help="A folder seed-N of cgn train, or zoo:NAME.")]
+Model = Annotated[
+    str, typer.Argument(help="A folder seed-N of cgn train or cgn import, or zoo:NAME.")
+]
 Mnist = Annotated[
     str, typer.Option(help="Both splits of MNIST: known:mnist@ROOT or the shipped sample:mnist.")
 ]
@@ -63,6 +65,27 @@ def train(
         device=device,
         quiet=quiet,
     )
+    finish(run, as_json=as_json, quiet=quiet)
+
+
+@cgn.command("import")
+def import_(
+    files: Annotated[
+        list[str],
+        typer.Argument(metavar="FILE...", help="Checkpoints (.pth) of the reference CGN code."),
+    ],
+    dataset: Annotated[
+        str | None,
+        typer.Option(help="The set they imitate. Default: by the path, e.g. cgn_wildlife_MNIST/…"),
+    ] = None,
+    out: Out = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Turn checkpoints of the reference code into folders that the other commands open."""
+    from counterlens.workflows.cgn_import import import_cgn
+
+    run = import_cgn(files, dataset=dataset, out=out, quiet=quiet)
     finish(run, as_json=as_json, quiet=quiet)
 
 
@@ -117,7 +140,9 @@ def show(
 @cgn.command()
 def evaluate(
     which: Which,
-    cgns: Annotated[list[str], typer.Option("--cgn", help="A run of cgn train, or a seed-N.")],
+    cgns: Annotated[
+        list[str], typer.Option("--cgn", help="A run of cgn train or import, or a seed-N.")
+    ],
     gans: Annotated[list[str], typer.Option("--gan", help="The same of the baseline.")] = [],
     mnist: Mnist = "sample:mnist",
     textures: Textures = None,

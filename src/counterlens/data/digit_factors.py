@@ -5,6 +5,9 @@ Paper: Sauer and Geiger 2021 (cgn2021, section 4.1 and its code); the reproducib
 Differs: the mean colours of Coloured MNIST were published in pictures only. The ten below are a
        palette from public code that fits their description; with it the difficulty is that of the
        papers. The default textures are drawn by code; pass the photographs with `textures`.
+       Digits of all sets are enlarged as Pillow does (pixel centres); the reference code enlarges
+       Double-coloured and Wildlife digits as PyTorch does (pixel corners), which differs in 4.5 %
+       of their pixels (benchmarks/cgn_baselines.py).
 """
 
 import hashlib

@@ -6,7 +6,9 @@ noise, place of the texture) and rendered from them, so that one factor can be c
 the digit's mask always belongs to its picture.
 
 Paper: Sauer and Geiger 2021 (cgn2021, section 4.1 and its code); cgnstudy2022; lnl2019.
-Differs: all draws come from one seed (the code's depended on loader workers). `pixels` rounds to
+Differs: all draws come from one seed (the code's depended on loader workers). Colour noise is
+       drawn anew for each image; the code adds it to the palette in place, so that a worker's
+       colours drift. How digits are enlarged: see `digit_factors`. `pixels` rounds to
        8 bits, as any stored picture is; `render` does not. Where fewer than 60,000 training
        digits are at hand, Double-coloured and Wildlife keep the share 5 : 1.
 """

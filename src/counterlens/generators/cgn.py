@@ -243,13 +243,23 @@ def start_background(net: CGN, colour: Float[Tensor, "3"]) -> None:
     net.background.norm.bias.copy_(bias.repeat(net.stack))
 
 
-def save(folder: Path, net: CGN | DCGAN, card: Mapping[str, Any], *, row: int = 0) -> Path:
-    """Write one network of a stack as model.safetensors, in half precision, with its card."""
+def save(
+    folder: Path, net: CGN | DCGAN, card: Mapping[str, Any], *, row: int = 0, half: bool = True
+) -> Path:
+    """Write one network of a stack as model.safetensors with its card.
+
+    Args:
+        row: which network of the stack.
+        half: in half precision.
+    """
     from safetensors.torch import save_file
 
     state = unstacked(net.state_dict(), net.stack)[row]
     stored = {
-        key: (value.half() if value.is_floating_point() else value).cpu().contiguous().clone()
+        key: (value.half() if half and value.is_floating_point() else value)
+        .cpu()
+        .contiguous()
+        .clone()
         for key, value in state.items()
     }
     with atomic(folder / "model.safetensors") as part:

@@ -4,7 +4,7 @@ Paper: Reproducibility study of CGN 2022 (cgnstudy2022) for the IoU of Grad-CAM 
        al. 2024 (digin2024, Table 2) for the share of a map's mass outside the object.
 Differs: the study calls the mean of the foreground's and the background's IoU simply "IoU"; here
        that is `mean_iou`, and `iou` is the foreground's alone. A large background makes the two
-       differ by tens of points.
+       differ by tens of points, so `trivial_scores` says what maps that know nothing score.
 """
 
 import torch
@@ -55,6 +55,35 @@ def mean_iou(heat: Heat, mask: Mask, *, threshold: float = 0.5) -> Scores:
         total += both / either.clamp_min(1)
         classes += either > 0
     return total / classes
+
+
+def trivial_maps(height: int, width: int) -> dict[str, Heat]:
+    """Maps that know nothing of the image: the baseline of every overlap with a mask.
+
+    `corner` is one hot pixel; `centre` a Gaussian whose hot part is a disc with a radius of a
+    fifth of the shorter side; `uniform` the same value everywhere, where nothing is hot.
+
+    >>> {name: int(_hot(heat, 0.5).sum()) for name, heat in trivial_maps(32, 32).items()}
+    {'corner': 1, 'centre': 124, 'uniform': 0}
+    """
+    corner = torch.zeros(1, height, width)
+    corner[0, 0, 0] = 1
+    y = torch.arange(height)[:, None] - (height - 1) / 2
+    x = torch.arange(width)[None] - (width - 1) / 2
+    radius = min(height, width) / 5
+    centre = 0.5 ** ((y.square() + x.square()) / radius**2)
+    return {"corner": corner, "centre": centre[None], "uniform": torch.ones(1, height, width)}
+
+
+def trivial_scores(mask: Mask, *, threshold: float = 0.5) -> dict[str, tuple[Scores, Scores]]:
+    """`mean_iou` and `iou` of each of the `trivial_maps` on these masks."""
+    return {
+        name: (
+            mean_iou(heat.to(mask.device).expand(mask.shape), mask, threshold=threshold),
+            iou(heat.to(mask.device).expand(mask.shape), mask, threshold=threshold),
+        )
+        for name, heat in trivial_maps(*mask.shape[1:]).items()
+    }
 
 
 def mass_outside(heat: Heat, mask: Mask) -> Scores:

@@ -27,13 +27,19 @@ _ENTRIES = (
 _PREFIXES = ("module.", "_orig_mod.", "model.", "net.", "attacker.model.", "backbone.")
 
 
-def read_state(path: Path, *, trust: bool = False) -> tuple[State, str | None]:
+TRUST_ADVICE = ", or, if you trust the file, add --trust-remote-code"
+
+
+def read_state(
+    path: Path, *, trust: bool = False, advice: str = TRUST_ADVICE
+) -> tuple[State, str | None]:
     """The tensors of a .safetensors or torch file, and the entry they were found under.
 
     Args:
         path: the file.
         trust: unpickle whatever the file holds. This can run any code; without it only tensors
             and plain containers are read.
+        advice: what else a user can do about a pickled file; empty where nothing can be trusted.
     """
     if not path.is_file():
         raise InputError(f"{path} does not exist: give the file of weights after the @.")
@@ -47,8 +53,7 @@ def read_state(path: Path, *, trust: bool = False) -> tuple[State, str | None]:
         if isinstance(error, pickle.UnpicklingError) and not trust:
             raise InputError(
                 f"{path} is no plain file of weights: it holds pickled Python objects, which can "
-                "run any code when read; nothing was run. Save its state_dict() alone, or, if you "
-                "trust the file, add --trust-remote-code."
+                f"run any code when read; nothing was run. Save its state_dict() alone{advice}."
             ) from error
         raise InputError(
             f"{path} cannot be read as weights ({_told(error)}). "

@@ -10,7 +10,7 @@ from counterlens.report.parts import embed, number_list, plain_table
 from counterlens.runs import Run
 from counterlens.runs.keys import show
 
-TABLES = ("gallery", "classifiers", "sizes", "attempts", "independence")
+TABLES = ("gallery", "classifiers", "baselines", "sizes", "attempts", "independence")
 _NAMES = {
     "original": "Original",
     "gan": "GAN",
@@ -37,9 +37,16 @@ _METRICS = {
     "test": "Test",
     "train": "Training",
     "counterfactual": "New ones",
-    "iou": "CAM IoU",
+    "iou": "CAM IoU, mean of digit and background",
+    "object_iou": "CAM IoU, digit",
     "flips_object": "Object flips",
     "flips_background": "Ground flips",
+}
+
+_MAPS = {
+    "corner": "one hot pixel in the corner",
+    "centre": "a disc in the centre",
+    "uniform": "the same value everywhere",
 }
 
 
@@ -73,12 +80,30 @@ def _table(run: Run) -> Section | None:
         "Medians over the seeds, last epoch; below each value all seeds in order. The test "
         "pictures have colours and textures drawn independently of the digit. Study and paper "
         "used generators picked by hand; these were trained from scratch. New ones: accuracy on "
-        "counterfactuals nobody learnt from. CAM IoU: overlap of the heat map with the digit, mean "
-        "of both classes. Flips: answers that change when the object or the ground alone does."
+        "counterfactuals nobody learnt from. CAM IoU: overlap of the heat map with the digit "
+        "alone, and the mean of that and of the overlap of the cold part with the background; "
+        "compare both with the trivial maps below. Flips: answers that change when the object or "
+        "the ground alone does."
     )
     blocks: list[Block] = [Table("Accuracy and what it rests on", columns, body, stack=True)]
+    blocks += _trivial(run)
     blocks += plain_table("every classifier", rows, drawn=False)
     return Section("table", "Do they look at the shape?", blocks, lead)
+
+
+def _trivial(run: Run) -> list[Block]:
+    """What heat maps that ignore the image score on the same masks."""
+    rows = run.table("baselines")
+    body = [
+        [Cell(_MAPS.get(row["map"], row["map"]))]
+        + [Cell(show(row[key], "share"), sort=row[key]) for key in ("iou", "object_iou")]
+        for row in rows
+    ]
+    columns = [
+        Column("Heat map"),
+        *(Column(_METRICS[key], numeric=True) for key in ("iou", "object_iou")),
+    ]
+    return [Table("What trivial heat maps score", columns, body)] if rows else []
 
 
 def _median(rows: Sequence[Mapping[str, Any]], key: str) -> Cell:

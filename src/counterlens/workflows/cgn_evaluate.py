@@ -32,12 +32,13 @@ from counterlens.models.digit_net import DigitNet
 from counterlens.runs import Number, Run, new_folder
 from counterlens.workflows import bare
 from counterlens.workflows import cgn_figures as figures
+from counterlens.workflows.cgn_ablation import ablate
 from counterlens.workflows.cgn_data import make
-from counterlens.workflows.cgn_data import sizes as plan_sizes
 from counterlens.workflows.cgn_measure import (
     Measured,
     Test,
     as_classifier,
+    baselines,
     flips,
     measured,
     open_test,
@@ -113,8 +114,8 @@ def evaluate(
     train = variant(which, "train", digits, textures=textures)
     test = variant(which, "test", digits, textures=textures)
     makers = {
-        "cgn": _sources(cgns, "cgn", train),
-        "gan": _sources(gans, "gan", train),
+        "cgn": _sources(cgns, "cgn", train, say),
+        "gan": _sources(gans, "gan", train, say),
     }
     if not makers["cgn"]:
         raise InputError("no CGN came, expected --cgn RUN of counterlens cgn train.")
@@ -136,20 +137,22 @@ def evaluate(
     run.note(model=f"{which}-mnist classifiers", data=which, device=device_name(where), seed=seed)
     asked_test = open_test(test, where, seed=seed)
     if sizes:
-        _ablate(run, makers["cgn"], asked_test, sizes, ratios, epochs, say)
+        nets = [source.net for source in makers["cgn"]]
+        ablate(run, nets, asked_test, sizes, ratios, epochs, say)
     else:
         pool, arms = _arms(train, makers, count, ratio, originals, compared, where)
         trained = _train(run, pool, arms, epochs, say)
         rows, ends = _measure(run, trained, pool, asked_test, makers["cgn"], seen, say)
         _numbers(run, rows, ends, which, count)
+        _baselines(run, asked_test, seen)
         _figures(run, trained, asked_test, makers["cgn"], rows, tsne, seed)
     write_report(run, say)
     run.finish()
     return run
 
 
-def _sources(specs: Sequence[str], kind: str, train: Variant) -> list[_Source]:
-    """Generators of a kind, each checked to imitate this very data."""
+def _sources(specs: Sequence[str], kind: str, train: Variant, say: Say) -> list[_Source]:
+    """Generators of a kind, each checked to imitate this very data where its card says so."""
     found = []
     for spec in specs:
         folders = sorted(Path(spec).glob("seed-*"), key=lambda p: int(p.name[5:]))
@@ -160,7 +163,10 @@ def _sources(specs: Sequence[str], kind: str, train: Variant) -> list[_Source]:
                     f"{one} holds a {card['kind']} of {card['set']}, expected a {kind} of "
                     f"{train.which}."
                 )
-            if card["data"]["fingerprint"] != train.fingerprint:
+            data = card["data"]["fingerprint"]
+            if data is None:  # imported: only its set is known
+                say(f"{one}: an imported checkpoint, its training data cannot be compared.")
+            elif data != train.fingerprint:
                 raise InputError(
                     f"{one} was trained on other {train.which} data than this. Give the same "
                     "--mnist and --textures as in its training."
@@ -300,6 +306,19 @@ def _numbers(
     run.add_numbers(numbers)
 
 
+def _baselines(run: Run, test: Test, seen: int) -> None:
+    """The overlap of trivial heat maps with the same masks: what a classifier's has to exceed."""
+    rows, numbers = [], {}
+    for name, found in baselines(test, count=seen).items():
+        rows.append({"map": name} | {key: round(one.mean, 4) for key, one in found.items()})
+        protocol = f"{test.split.which}, a heat map that ignores the image ({name})"
+        for key, one in found.items():
+            number = Number(one.mean, one.n, one.low, one.high, protocol)
+            numbers[f"cgn.trivial_{name}.{key}"] = number
+    run.write_table("baselines", rows)
+    run.add_numbers(numbers)
+
+
 def _figures(
     run: Run,
     trained: Sequence[_Trained],
@@ -313,7 +332,9 @@ def _figures(
     nets = {t.arm: single(t.net, t.place).to(device) for t in trained if t.seed == 0}
     made = [figures.heat_figure(run, nets, test)]
     dots = [(row["intact"], row["test"]) for row in rows if row["arm"] == "cgn"]
-    made.append(figures.mask_figure(run, dots))
+    dots = [dot for dot in dots if dot[0] is not None]  # unknown of imported ones
+    if dots:
+        made.append(figures.mask_figure(run, dots))
     if tsne:
         x, y = make(makers[0].net, max(100, tsne // 100 * 100), seed=FRESH)
         panels = {}
@@ -325,47 +346,6 @@ def _figures(
             panels[f"{arm}, counterfactuals"] = (pooled(nets[arm], x[:tsne]), y[:tsne].cpu())
         made.append(figures.plane_figure(run, panels, seed=seed))
     run.write_table("gallery", made)
-
-
-def _ablate(
-    run: Run,
-    makers: Sequence[_Source],
-    test: Test,
-    sizes: Sequence[int],
-    ratios: Sequence[int],
-    epochs: int,
-    say: Say,
-) -> None:
-    """Counterfactuals alone, every size and ratio; the networks of one size are one stack."""
-    rows: list[dict[str, Any]] = run.table("sizes")
-    for size in sizes:
-        if any(row["size"] == size for row in rows):
-            continue
-        cells = [(ratio, i) for ratio in ratios for i in range(len(makers))]
-        least = min(sum(plan_sizes(size, ratio)) for ratio in ratios)
-        device = test.x.device
-        x = torch.empty(least * len(cells), 3, 32, 32, dtype=torch.uint8, device=device)
-        y = torch.empty(least * len(cells), dtype=torch.long, device=device)
-        arms = list(torch.arange(len(y)).view(len(cells), least))
-        for (ratio, i), rows_of in zip(cells, arms, strict=True):  # filled in place: it is large
-            here = slice(int(rows_of[0]), int(rows_of[0]) + least)
-            made, labels = make(makers[i].net, size, ratio=ratio, seed=i)
-            x[here], y[here] = made[:least], labels[:least]
-        pool = Pool(x, y)
-        say(f"{len(arms)} classifiers of {least} counterfactuals")
-        net = train_stack(
-            pool, arms, [i for _, i in cells], epochs=epochs, say=say, graph=pool.x.is_cuda,
-            folder=run.folder / "state" / f"size-{size}",
-        )  # fmt: skip
-        right = (answers(net, test.x) == test.y[:, None]).float().mean(0).tolist()
-        rows += [
-            {"size": size, "ratio": ratio, "seed": i, "test": round(share, 4)}
-            for (ratio, i), share in zip(cells, right, strict=True)
-        ]
-        run.write_table("sizes", rows)
-        for row in rows[-len(cells) :]:
-            say(" · ".join(f"{k} {v}" for k, v in row.items()))
-    run.write_table("gallery", [figures.ablation_figure(run, rows)])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

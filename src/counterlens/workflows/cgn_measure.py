@@ -17,7 +17,7 @@ from counterlens.classifier import Classifier, numbered
 from counterlens.data.mnist_variants import Variant
 from counterlens.explanations.cam import class_cam
 from counterlens.metrics.intervals import mean_interval, wilson
-from counterlens.metrics.saliency import iou, mean_iou
+from counterlens.metrics.saliency import iou, mean_iou, trivial_scores
 from counterlens.models.digit_net import LAST_CONV, DigitNet
 from counterlens.models.parts import CamLayer
 from counterlens.types import Preprocess
@@ -112,6 +112,18 @@ def overlap(
         both.append(mean_iou(heat, mask))
         alone.append(iou(heat, mask))
     return torch.cat(both).cpu(), torch.cat(alone).cpu()
+
+
+def baselines(test: Test, *, count: int) -> dict[str, dict[str, Measured]]:
+    """What heat maps that know nothing of the image score on the same masks.
+
+    Args:
+        count: how many of the test images, the first ones.
+    """
+    return {
+        name: {"iou": measured(both), "object_iou": measured(alone)}
+        for name, (both, alone) in trivial_scores(test.split.masks[:count]).items()
+    }
 
 
 @torch.no_grad()
