@@ -9,8 +9,10 @@ from counterlens.classifier import Classifier
 from counterlens.errors import InputError
 from counterlens.images import ImageSet
 from counterlens.label_spaces import imagenet, imagenet_names, members
+from counterlens.search.engine import engine, home
+from counterlens.search.store import fingerprint
 from counterlens.types import Preprocess
-from counterlens.workflows.protocol import Inside, choose
+from counterlens.workflows.protocol import Inside, Protocol, choose, judged_model
 
 
 class Table(nn.Module):
@@ -90,3 +92,68 @@ def test_imagenet_o_is_told_apart_over_its_own_200_classes(rng: torch.Generator)
 def test_a_set_without_classes_is_refused() -> None:
     with pytest.raises(InputError, match="no classes"):
         choose(imagenet_model(), image_set((), [-1], None))
+
+
+class Pixels(nn.Module):
+    """1000 outputs that are a fixed linear function of the pixels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        rng = torch.Generator().manual_seed(0)
+        self.weight = nn.Parameter(torch.randn(192, 1000, generator=rng))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.flatten(1) @ self.weight
+
+
+SPACES = ("imagenet-a", "imagenet-9", "cue-conflict")
+
+
+def pixel_model(space: str) -> tuple[Classifier, Protocol]:
+    model = Classifier(Pixels(), imagenet_names(), preprocess=Preprocess((8, 8)), name="model")
+    return model, choose(model, image_set(tuple(members(space)), [0, 1, 2], space))
+
+
+@pytest.mark.parametrize("space", SPACES)
+def test_the_attacked_model_gives_the_logits_of_the_protocol(
+    space: str, rng: torch.Generator
+) -> None:
+    model, protocol = pixel_model(space)
+    attacked = judged_model(model, protocol)
+    x = torch.rand(5, 3, 8, 8, generator=rng)
+    expected = protocol.logits(model(x)).float()
+    assert torch.allclose(attacked(x), expected, atol=1e-4)
+    ours, theirs = x.clone().requires_grad_(), x.clone().requires_grad_()
+    (mine,) = torch.autograd.grad(attacked(ours).square().sum(), ours)
+    (slow,) = torch.autograd.grad(protocol.logits(model(theirs)).square().sum(), theirs)
+    assert torch.allclose(mine, slow.float(), rtol=1e-3, atol=1e-2)
+
+
+@pytest.mark.parametrize("space", SPACES)
+def test_the_attacked_model_lives_where_its_network_does(space: str) -> None:
+    """The meta device stands for a GPU: whatever is left on the CPU, or waits for a value, fails.
+
+    Attacks ask for the model's home before they send it images; a model without one would be
+    given images of the CPU.
+    """
+    model, protocol = pixel_model(space)
+    attacked = judged_model(model.to("meta"), protocol)
+    assert home(attacked, torch.zeros(1, 3, 8, 8)).type == "meta"
+    out = attacked(torch.zeros(2, 3, 8, 8, device="meta"))
+    assert out.device.type == "meta" and out.shape == (2, len(protocol.classes))
+    moved = judged_model(pixel_model(space)[0], protocol).to("meta")
+    assert moved(torch.zeros(2, 3, 8, 8, device="meta")).device.type == "meta"
+
+
+def test_the_attacked_model_is_frozen_copied_and_fingerprinted_with_its_protocol() -> None:
+    model, protocol = pixel_model("imagenet-a")
+    attacked = judged_model(model.train(), protocol)
+    with engine(attacked, torch.full((2, 3, 8, 8), 0.5)) as lent:
+        assert not model.training and not model.net.weight.requires_grad
+        assert lent.twin is not attacked
+    assert model.training and model.net.weight.requires_grad
+    other = judged_model(model, pixel_model("cue-conflict")[1])
+    marks = {fingerprint({}, model=m) for m in (attacked, other, model)}
+    assert len(marks) == 3
+    model.net.weight.data[0, 0] += 1
+    assert fingerprint({}, model=attacked) not in marks

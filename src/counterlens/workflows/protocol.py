@@ -5,13 +5,14 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from jaxtyping import Bool, Int64
+from torch import Tensor, nn
 
 from counterlens.classifier import Classifier
 from counterlens.errors import InputError
 from counterlens.images import ImageSet
 from counterlens.label_spaces import LabelMap, Matching, declared_map, match_classes
 from counterlens.metrics import coarse_right, group_means, restrict
-from counterlens.types import Flags, Labels, Logits
+from counterlens.types import Flags, Images, Labels, Logits
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,53 @@ class Protocol:
     def right_over_all(self, outputs: Logits, labels: Labels) -> Flags:
         """Whether the arg-max over all of the model's outputs belongs to the true class."""
         return coarse_right(outputs, labels, self.matching.map.mapping(outputs.shape[1]))
+
+
+class ProtocolClassifier(nn.Module):
+    """A classifier that answers with the classes of a protocol, as attacks must see it.
+
+    The same logits as `Protocol.logits`, in the precision of the outputs and from stored tensors
+    alone: it moves between devices, is frozen and copied with its network, its protocol is part
+    of its state, and a forward pass never waits for the device.
+    """
+
+    members: Tensor
+    absent: Tensor
+    sizes: Tensor
+
+    def __init__(self, classifier: Classifier, protocol: Protocol) -> None:
+        super().__init__()
+        map_ = protocol.matching.map
+        groups = [list(group) for group in map_.groups]
+        if map_.rule == "argmax":  # a last column for the classes in no group
+            mapping = map_.mapping(len(classifier.classes))
+            groups.append([k for k, group in enumerate(mapping) if group < 0])
+        self.classifier = classifier
+        self.mean = map_.rule == "mean"
+        width, device = max(len(group) for group in groups), classifier.mean.device
+        padded = [group + [0] * (width - len(group)) for group in groups]
+        sizes = torch.tensor([len(group) for group in groups], device=device)
+        self.register_buffer("members", torch.tensor(padded, device=device))
+        self.register_buffer("absent", torch.arange(width, device=device) >= sizes[:, None])
+        self.register_buffer("sizes", sizes)
+
+    def forward(self, x: Images) -> Logits:
+        """Logits over the classes of the protocol: each class stands for a group of outputs."""
+        outputs: Tensor = self.classifier(x)
+        outputs = outputs.float().log_softmax(1) if self.mean else outputs
+        picked = outputs.index_select(1, self.members.flatten())
+        picked = picked.view(len(x), *self.members.shape).masked_fill(self.absent, -1e30)
+        if self.mean:
+            return picked.logsumexp(2) - self.sizes.log()
+        return picked.amax(2)
+
+
+def judged_model(classifier: Classifier, protocol: Protocol) -> nn.Module:
+    """The model as the protocol sees it: attacks must fool the answers that count."""
+    map_ = protocol.matching.map
+    if map_.rule == "subset" and map_.columns == tuple(range(len(classifier.classes))):
+        return classifier
+    return ProtocolClassifier(classifier, protocol)
 
 
 @dataclass(frozen=True)

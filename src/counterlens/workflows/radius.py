@@ -22,10 +22,9 @@ from counterlens.metrics.intervals import mean_interval
 from counterlens.runs import Run, key_part
 from counterlens.search import Extreme, lowest_confidence, worst_confidence
 from counterlens.types import Images, Scores
-from counterlens.workflows.protocol import Inside
+from counterlens.workflows.protocol import Inside, judged_model
 from counterlens.workflows.robustness import (
     attacked_rows,
-    judged_model,
     model_logits,
     parse_attack,
     pixels,

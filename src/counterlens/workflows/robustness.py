@@ -30,7 +30,7 @@ from counterlens.runs import Number, Run, atomic, key_part
 from counterlens.search import Robustness, robust, worst_confidence
 from counterlens.search import Settings as Search
 from counterlens.types import Images
-from counterlens.workflows.protocol import Inside, Protocol
+from counterlens.workflows.protocol import Inside, Protocol, judged_model
 from counterlens.workflows.settings import Settings
 
 NORMS = {"l1": "l1", "l2": "l2", "linf": "linf", "l∞": "linf"}
@@ -79,14 +79,6 @@ def pixels(images: ImageSet, rows: Int64[np.ndarray, "n"], classifier: Classifie
         for i in rows
     ]
     return torch.from_numpy(np.stack(made)).float() / 255
-
-
-def judged_model(classifier: Classifier, protocol: Protocol) -> Callable[[Images], Tensor]:
-    """The model as the protocol sees it: attacks must fool the answers that count."""
-    map_ = protocol.matching.map
-    if map_.rule == "subset" and map_.columns == tuple(range(len(classifier.classes))):
-        return classifier
-    return lambda x: protocol.logits(classifier(x)).float()
 
 
 def robustness(
