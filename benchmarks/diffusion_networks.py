@@ -2,7 +2,8 @@
 
 import torch
 
-from counterlens.generators.latent import LatentDiffusion, libraries
+from counterlens.generators.latent import LatentDiffusion
+from counterlens.generators.libraries import libraries
 from counterlens.generators.schedule import stable_diffusion
 
 UNET = {

@@ -7,7 +7,8 @@ from dataclasses import replace
 import torch
 
 from counterlens.explanations.uvce import UVCE, class_term, prepare, uvce
-from counterlens.generators.latent import LatentDiffusion, libraries
+from counterlens.generators.latent import LatentDiffusion
+from counterlens.generators.libraries import libraries
 from counterlens.generators.small import make_tokenizer
 from counterlens.search import frozen
 from diffusion_networks import build

@@ -18,8 +18,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from counterlens.errors import InputError, MissingExtra, first_line
+from counterlens.errors import InputError, first_line
 from counterlens.generators import schedule as schedules
+from counterlens.generators.kinds import check_pipeline, check_unet
+from counterlens.generators.libraries import libraries
 from counterlens.generators.schedule import Schedule
 from counterlens.runs import read_json, write_json
 from counterlens.types import Images
@@ -134,20 +136,25 @@ def load(
     folder = Path(spec)
     local = folder.is_dir()
     if local:
-        _check_folder(folder)
+        if not (folder / "model_index.json").is_file():
+            raise InputError(f"{folder} is no diffusers folder: it has no model_index.json.")
     elif len(folder.parts) != 2 or str(spec).startswith((".", "/", "~")):
         raise InputError(
             f"no generator {str(spec)!r}: expected a diffusers folder or a hub id such as "
             "OWNER/MODEL."
         )
-    diffusers, transformers = libraries()
     where = str(spec)
     kind = getattr(torch, precision)
     try:
-        _check_kind(_index(where, local), where)
-        vae = diffusers.AutoencoderKL.from_pretrained(where, subfolder="vae")
-        unet = diffusers.UNet2DConditionModel.from_pretrained(where, subfolder="unet")
-        text = transformers.CLIPTextModel.from_pretrained(where, subfolder="text_encoder")
+        check_pipeline(_config(where, "model_index.json", local), where)
+        if local:
+            _check_parts(folder)
+        unet_config = _config(where, "unet/config.json", local)
+        check_unet(unet_config, _config(where, "vae/config.json", local), where)
+        diffusers, transformers = libraries()
+        vae = _opened(diffusers.AutoencoderKL, where, "vae")
+        unet = _opened(diffusers.UNet2DConditionModel, where, "unet")
+        text = _opened(transformers.CLIPTextModel, where, "text_encoder")
         tokenizer = transformers.CLIPTokenizer.from_pretrained(where, subfolder="tokenizer")
         scheduler = diffusers.DDIMScheduler.load_config(where, subfolder="scheduler")
     except (OSError, ValueError) as error:
@@ -191,21 +198,6 @@ _INDEX = {
 }
 
 
-def libraries() -> tuple[Any, Any]:
-    """diffusers and transformers, or what to install."""
-    try:
-        import diffusers
-        import transformers
-    except ImportError as error:
-        raise MissingExtra(
-            f"generators need {error.name}. Install it: pip install 'counterlens[diffusion]'."
-        ) from error
-    for library in (diffusers, transformers):  # they talk of shards and of casts
-        library.utils.logging.set_verbosity_error()
-        library.utils.logging.disable_progress_bar()
-    return diffusers, transformers
-
-
 def _scale(vae: nn.Module) -> float:
     return float(vae.config.scaling_factor)  # type: ignore[union-attr, arg-type]
 
@@ -214,31 +206,35 @@ def _shift(vae: nn.Module) -> float:
     return float(getattr(vae.config, "shift_factor", None) or 0.0)
 
 
-def _check_folder(folder: Path) -> None:
-    if not (folder / "model_index.json").is_file():
-        raise InputError(f"{folder} is no diffusers folder: it has no model_index.json.")
+def _check_parts(folder: Path) -> None:
     missing = [part for part in _PARTS if not (folder / part).is_dir()]
     if missing:
         raise InputError(f"{folder} lacks {', '.join(missing)}, expected {', '.join(_PARTS)}.")
 
 
-def _index(where: str, local: bool) -> dict[str, Any]:
-    """What model_index.json says; pipelines are not imported for it, they take seconds."""
-    path = Path(where) / "model_index.json"
+def _config(where: str, name: str, local: bool) -> dict[str, Any]:
+    """One of a pipeline's JSON files; pipelines are not imported for it, they take seconds."""
+    path = Path(where) / name
     if not local:
         from huggingface_hub import hf_hub_download
 
-        path = Path(hf_hub_download(where, "model_index.json"))
-    index: dict[str, Any] = read_json(path)
-    return index
+        path = Path(hf_hub_download(where, name))
+    config = read_json(path)
+    if not isinstance(config, dict):
+        raise ValueError(f"{name} is no JSON object")
+    return config
 
 
-def _check_kind(index: Mapping[str, Any], where: str) -> None:
-    if "text_encoder_2" in index or "transformer" in index:
-        raise InputError(
-            f"{where} is a {index.get('_class_name')}, expected the Stable Diffusion 1.x or 2.x "
-            "layout: one CLIP text encoder and a UNet."
-        )
+def _opened(kind: Any, where: str, part: str) -> Any:
+    """A network of the pipeline; where there are only files of the fp16 variant, from those."""
+    try:
+        return kind.from_pretrained(where, subfolder=part)
+    except OSError:
+        try:
+            return kind.from_pretrained(where, subfolder=part, variant="fp16")
+        except (OSError, ValueError):
+            pass
+        raise
 
 
 def _unreachable(where: str, local: bool, error: Exception) -> str:

@@ -18,7 +18,8 @@ from typing import Any
 
 import torch
 
-from counterlens.generators.latent import LatentDiffusion, libraries
+from counterlens.generators.latent import LatentDiffusion
+from counterlens.generators.libraries import libraries
 from counterlens.generators.schedule import stable_diffusion
 
 START, END = "<|startoftext|>", "<|endoftext|>"

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from counterlens.classifier import Classifier
 from counterlens.data import captions
 from counterlens.errors import InputError
-from counterlens.generators.latent import libraries
+from counterlens.generators.libraries import libraries
 from counterlens.models.clip_models import ZeroShot, embed, words_of
 from counterlens.runs import read_json, write_json
 from counterlens.types import Images, Preprocess

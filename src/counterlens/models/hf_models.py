@@ -18,7 +18,8 @@ import torch
 
 from counterlens import images
 from counterlens.classifier import Classifier
-from counterlens.errors import CounterlensError, InputError, MissingExtra, first_line
+from counterlens.errors import CounterlensError, InputError, first_line
+from counterlens.generators.libraries import transformers_for
 from counterlens.models import timm_models
 from counterlens.models.hub import fetching
 from counterlens.models.specs import ModelSpec
@@ -37,12 +38,7 @@ Stats = tuple[tuple[float, ...], tuple[float, ...]]
 
 def load_hf(spec: ModelSpec, *, trust: bool = False) -> Classifier:
     """The classifier of an `hf:` spec, on the CPU."""
-    try:
-        import transformers
-    except ImportError as error:
-        raise MissingExtra(
-            f"{spec} needs transformers. Install it: pip install 'counterlens[diffusion]'."
-        ) from error
+    transformers = transformers_for(str(spec))
     local = Path(spec.name).expanduser()
     where = str(local) if local.is_dir() else spec.name
     if not local.is_dir() and (spec.name.count("/") > 1 or spec.name.startswith((".", "/", "~"))):

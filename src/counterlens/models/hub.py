@@ -15,7 +15,8 @@ from urllib.request import getproxies
 
 import torch
 
-from counterlens.errors import CounterlensError, InputError, MissingExtra, first_line
+from counterlens.errors import CounterlensError, InputError, first_line
+from counterlens.generators.libraries import transformers_for
 
 
 def open_pretrained(
@@ -29,12 +30,7 @@ def open_pretrained(
         option: the user's option that asked for it.
         instead: what to do where it cannot be had.
     """
-    try:
-        import transformers
-    except ImportError as error:
-        raise MissingExtra(
-            f"{option} needs transformers. Install it: pip install 'counterlens[diffusion]'."
-        ) from error
+    transformers = transformers_for(option)
     local = Path(spec).expanduser()
     here = local.is_dir()
     if not here and (spec.count("/") != 1 or spec.startswith((".", "/", "~"))):
