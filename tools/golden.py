@@ -206,6 +206,8 @@ COMMANDS: dict[str, str] = {
     "--vgg inputs/vgg.safetensors --set attempts=1 {to} --device cpu -q",
     "cgn-train-gan": f"counterlens cgn train double-coloured --kind gan {DIGITS} --seeds 0 {CGN} "
     "{to} --device cpu -q",
+    "cgn-import": "counterlens cgn import inputs/reference-cgn.pth --dataset wildlife {to} -q",
+    "cgn-show-import": "counterlens cgn show cgn-import/run/seed-0 --count 1 {run}",
     "cgn-generate": "counterlens cgn generate zoo:coloured-mnist-cgn --count 200 --ratio 2 {run}",
     "cgn-show": "counterlens cgn show zoo:wildlife-mnist-cgn --count 1 {run}",
     "cgn-evaluate": "counterlens cgn evaluate double-coloured --cgn cgn-train/run "
@@ -265,8 +267,7 @@ def run(out: Path, only: Sequence[str], again: bool) -> int:
     out.mkdir(parents=True, exist_ok=True)
     os.chdir(out)
     os.environ.update(ENVIRONMENT)
-    if not Path("inputs", "DONE").is_file():
-        make_inputs(Path("inputs"))
+    make_inputs(Path("inputs"))
     _preload()
     failed, began, total = [], time.monotonic(), 0.0
     wanted = ordered(only or list(COMMANDS))
@@ -392,7 +393,7 @@ def make_inputs(folder: Path) -> None:
     Image.fromarray(mask).save(folder / "mask.png")
     (folder / "words.txt").write_text("striped\nwhiskers\nwheels\n", encoding="utf-8")
     _narrow_vgg(folder / "vgg.safetensors")
-    (folder / "DONE").write_text("", encoding="utf-8")
+    _reference_cgn(folder / "reference-cgn.pth")
 
 
 def _cut(sample: str, path: Path, count: int) -> None:
@@ -428,6 +429,36 @@ def _narrow_vgg(path: Path) -> None:
         state[f"features.{layer}.bias"] = torch.zeros(2)
         before = 2
     save_file(state, path)
+
+
+def _reference_cgn(path: Path) -> None:
+    """A narrow CGN with random weights, under the names of the reference code's checkpoints."""
+    import torch
+
+    rng = torch.Generator().manual_seed(0)
+    state = {"label_emb.weight": torch.randn(10, 10, generator=rng)}
+
+    def add(name: str, *shape: int, bias: bool = False) -> None:
+        state[f"{name}.weight"] = torch.randn(*shape, generator=rng) / 3
+        if bias:
+            state[f"{name}.bias"] = torch.randn(shape[0], generator=rng) / 3
+
+    def add_norm(name: str, channels: int) -> None:
+        add(name, channels, bias=True)
+        state[f"{name}.running_mean"] = torch.zeros(channels)
+        state[f"{name}.running_var"] = torch.ones(channels)
+        state[f"{name}.num_batches_tracked"] = torch.tensor(1)
+
+    for net, layers in (
+        ("f_shape", ((4, 4, 8), (9, 1, 4))),
+        ("f_text1", ((3, 8, 8), (7, 4, 8), (10, 3, 4))),
+        ("f_text2", ((3, 8, 8), (7, 4, 8), (10, 3, 4))),
+    ):
+        add(f"{net}.0", 8 * 64, 42, bias=True)
+        for place, channels, before in layers:
+            add(f"{net}.{place}", channels, before, 3, 3, bias=place == 10)
+            add_norm(f"{net}.{place + 1}", channels)
+    torch.save(state, path)
 
 
 # --------------------------------------------------------------------------------------- compare
