@@ -4,6 +4,7 @@ CounterlensError            base: one clear line for the user, exit code 2
 ├── InputError              something given does not fit: what came, what was expected, what to type
 ├── MissingExtra            an optional dependency is not installed
 ├── RunExists               a run folder would have been overwritten
+├── StorageError            a run cannot be kept: its folder is gone, or the disk is full
 ├── DoctorRefused           the classifier is wrapped wrongly, exit code 3
 └── TrainingFailed          a loss stopped being finite: step, term and last good checkpoint named
 """
@@ -25,6 +26,10 @@ class MissingExtra(CounterlensError):
 
 class RunExists(CounterlensError):
     """A run folder would have been overwritten."""
+
+
+class StorageError(CounterlensError):
+    """What a run found cannot be kept: its folder is gone, or the disk is full."""
 
 
 class DoctorRefused(CounterlensError):

@@ -18,7 +18,7 @@ from PIL import Image, ImageOps
 from torch import Tensor
 
 from counterlens.errors import InputError, first_line
-from counterlens.runs import atomic
+from counterlens.runs import atomic, file_bytes
 from counterlens.types import Interpolation, Preprocess
 
 Pixels = UInt8[np.ndarray, "_ _ _"]
@@ -86,7 +86,7 @@ class ImageSet:
 
 def read(path: str | Path) -> Pixels:
     """Read a picture file as uint8 RGB; a file that is no whole picture is refused by name."""
-    return decode(_bytes(path), name=str(path))
+    return decode(file_bytes(path, what="picture"), name=str(path))
 
 
 def decode(data: bytes, *, name: str = "picture") -> Pixels:
@@ -100,7 +100,9 @@ def decode(data: bytes, *, name: str = "picture") -> Pixels:
 
 def read_prepared(path: str | Path, preprocess: Preprocess, *, channels: int = 3) -> Planes:
     """`prepare(read(path), …)` without the way through an array of the whole picture."""
-    return decode_prepared(_bytes(path), preprocess, channels=channels, name=str(path))
+    return decode_prepared(
+        file_bytes(path, what="picture"), preprocess, channels=channels, name=str(path)
+    )
 
 
 def decode_prepared(
@@ -119,13 +121,6 @@ def prepared(
         return prepare(read(i), preprocess, channels=channels)
     planes: Planes = direct(i, preprocess, channels)
     return planes
-
-
-def _bytes(path: str | Path) -> bytes:
-    try:
-        return Path(path).read_bytes()
-    except OSError as error:
-        raise InputError(f"cannot read picture {path}: {error.strerror or error}.") from None
 
 
 def _decode(data: bytes, name: str) -> Image.Image:

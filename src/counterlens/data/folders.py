@@ -30,7 +30,7 @@ def open_folder(
         raise InputError(f"{root} is not a folder, expected one with a sub-folder per class.")
     loose, others, folders = [], 0, []
     for entry in _entries(root, None):
-        if entry.is_dir():
+        if _is_folder(entry):
             folders.append(entry.name)
         elif is_picture(entry.name):
             loose.append(entry.name)
@@ -95,7 +95,7 @@ def _pictures(
         return
     for entry in _entries(root / below, aside, below):
         path = f"{below}/{entry.name}" if below else entry.name
-        if entry.is_dir():
+        if _is_folder(entry):
             yield from _pictures(root, path, (*above, real), aside)
         else:
             yield path
@@ -104,6 +104,14 @@ def _pictures(
 def _put(aside: list[Aside] | None, path: str, why: str) -> None:
     if aside is not None:
         aside.append((printable(path), why))
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    """Whether it is a folder, or a link to one; a link to itself is none."""
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False
 
 
 def _entries(folder: Path, aside: list[Aside] | None, below: str = "") -> list[os.DirEntry[str]]:

@@ -6,9 +6,9 @@ checksums.sha256    as `sha256sum -c` reads it
 images/CLASS/…      the pictures, or shards/*.tar for WebDataset
 """
 
-import json
 import tarfile
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 
 from counterlens.data.sets import file_set, fingerprint
-from counterlens.errors import InputError
+from counterlens.errors import InputError, first_line
 from counterlens.images import ImageSet, Pixels, decode
+from counterlens.runs import inside, read_lines, read_object
 
 SCHEMA = "counterlens-set/1"
 SPACES = {"adversarial": "subset", "ood": "unknown-to-subset"}
@@ -43,29 +44,48 @@ class ReadTar:
 def is_frozen(path: Path) -> bool:
     """Whether a folder is a frozen set."""
     try:
-        return bool(json.loads((path / "card.json").read_text("utf-8")).get("schema") == SCHEMA)
-    except (OSError, ValueError, AttributeError):
+        return bool(read_object(path / "card.json").get("schema") == SCHEMA)
+    except InputError:
         return False
 
 
 def filters_of(path: Path) -> dict[str, str]:
     """Hash of the weights and spec of each model that a frozen set was mined with."""
-    card: dict[str, Any] = json.loads((path / "card.json").read_text("utf-8"))
-    return {row["weights_hash"]: row["model"] for row in card["filters"]}
+    card = read_object(path / "card.json")
+    with _damaged(path):
+        return {str(row["weights_hash"]): str(row["model"]) for row in card["filters"]}
 
 
 def open_frozen(path: Path, *, name: str) -> ImageSet:
     """A frozen set under its own protocol; an adversarial one is labelled, an OOD one is not."""
-    card: dict[str, Any] = json.loads((path / "card.json").read_text("utf-8"))
-    lines = (path / "images.jsonl").read_text("utf-8").split("\n")
-    rows = [json.loads(line) for line in lines if line]
+    card = read_object(path / "card.json")
+    rows = [row for _, row in read_lines(path / "images.jsonl")]
+    with _damaged(path):
+        return _opened(path, name, card, rows)
+
+
+@contextmanager
+def _damaged(path: Path) -> Iterator[None]:
+    """Inside, a card or a row without what a frozen set writes is one line."""
+    try:
+        yield
+    except (AttributeError, LookupError, OSError, TypeError, ValueError, tarfile.TarError) as error:
+        raise InputError(
+            f"{path} is damaged: its card or its list of images does not hold what curate freeze "
+            f"writes ({type(error).__name__}: {first_line(error)})."
+        ) from error
+
+
+def _opened(path: Path, name: str, card: dict[str, Any], rows: list[dict[str, Any]]) -> ImageSet:
     if len(rows) != card["images"]:
         raise InputError(f"{path} is damaged: {len(rows)} of {card['images']} images are listed.")
     classes: list[str] = card["classes"]
     number = {label: k for k, label in enumerate(classes)}
     known = card["kind"] == "adversarial"
     labels = [number[row["label"]] if known else -1 for row in rows]
-    ids = [row["id"] for row in rows]
+    ids = [str(row["id"]) for row in rows]
+    for row in rows:
+        inside(path, row["file"].partition("#")[0])
     if card["format"] == "folder":
         files = [row["file"] for row in rows]
         space = SPACES[card["kind"]]

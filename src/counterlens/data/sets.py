@@ -13,6 +13,7 @@ from jaxtyping import Int64
 from counterlens import images
 from counterlens.errors import InputError
 from counterlens.images import ImageSet, Pixels, Planes
+from counterlens.runs import file_bytes, plain_file
 from counterlens.types import Preprocess
 
 Aside = tuple[str, str]
@@ -36,7 +37,7 @@ class ReadFiles:
         return images.read_prepared(self.root / self.files[i], preprocess, channels=channels)
 
     def encoded(self, i: int) -> bytes:
-        return (self.root / self.files[i]).read_bytes()
+        return file_bytes(self.root / self.files[i], what="picture")
 
 
 @dataclass(frozen=True)
@@ -129,7 +130,9 @@ def file_set(
         aside += [(name, reason) for name, reason in zip(names, why, strict=True) if reason]
         fit = [i for i, reason in enumerate(why) if not reason]
         files, names, marks = [files[i] for i in fit], tuple(names[i] for i in fit), marks[fit]
-    sizes = [_size(root, f) for f in files]
+    above = f"{root}{os.sep}"  # text: a million paths take seconds to join as objects
+    paths = (f if os.path.isabs(f) else above + f for f in files)  # noqa: PTH117
+    sizes = [plain_file(path, what="picture").st_size for path in paths]
     lines = (
         f"{i}\t{size}\t{classes[k] if k >= 0 else ''}"
         for i, size, k in zip(names, sizes, marks.tolist(), strict=True)
@@ -220,19 +223,12 @@ def printable(path: str) -> str:
     return os.fsencode(path).decode("utf-8", "backslashreplace").replace(os.sep, "/")
 
 
-def _size(root: Path, file: str) -> int:
-    try:
-        return (root / file).stat().st_size
-    except OSError as error:
-        raise InputError(f"cannot read picture {root / file}: {error.strerror or error}.") from None
-
-
 def unfit(path: Path) -> str:
     """Why a file of a pool is not even opened; empty where it may be."""
     try:
         facts = path.stat()
-    except OSError as error:
-        return f"cannot be read ({error.strerror or error})"
+    except (OSError, ValueError) as error:  # ValueError: a NUL in its name
+        return f"cannot be read ({getattr(error, 'strerror', None) or error})"
     if not stat.S_ISREG(facts.st_mode):
         return "no plain file"
     return "file above 1 GiB" if facts.st_size > LARGEST else ""

@@ -23,9 +23,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from counterlens import zoo
-from counterlens.errors import InputError
+from counterlens.errors import InputError, first_line
 from counterlens.generators.stacked import StackEmbedding, StackLinear, StackUp, conv, unstacked
-from counterlens.runs import atomic, read_json, write_json
+from counterlens.runs import atomic, read_object, write_json
 
 Part = Literal["object", "background"]
 Shuffle = Literal["shift", "patches", "none"]
@@ -286,7 +286,7 @@ def load(source: str | Path) -> tuple[CGN | DCGAN, dict[str, Any]]:
             f"{folder} holds no generator, expected card.json and model.safetensors: a folder "
             "seed-N of counterlens cgn train."
         )
-    card: dict[str, Any] = read_json(folder / "card.json")
+    card = read_object(folder / "card.json")
     if card.get("kind") not in KINDS:
         raise InputError(f"{folder} holds {card.get('kind', 'a classifier')!r}, expected a CGN.")
     if card.get("weights_sha256") != _digest(folder / "model.safetensors"):
@@ -296,8 +296,14 @@ def load(source: str | Path) -> tuple[CGN | DCGAN, dict[str, Any]]:
         )
     from safetensors.torch import load_file
 
-    net = build(card["kind"], **card.get("options", {}))
-    state = load_file(folder / "model.safetensors")
-    own = net.state_dict()
-    net.load_state_dict({key: value.to(own[key].dtype) for key, value in state.items()})
+    try:
+        net = build(card["kind"], **card.get("options", {}))
+        state = load_file(folder / "model.safetensors")
+        own = net.state_dict()
+        net.load_state_dict({key: value.to(own[key].dtype) for key, value in state.items()})
+    except (LookupError, RuntimeError, TypeError, ValueError) as error:
+        raise InputError(
+            f"{folder / 'card.json'} describes no generator of these weights "
+            f"({type(error).__name__}: {first_line(error)})."
+        ) from error
     return net.eval().requires_grad_(False), card

@@ -23,7 +23,7 @@ from counterlens.generators import schedule as schedules
 from counterlens.generators.kinds import check_pipeline, check_unet
 from counterlens.generators.libraries import libraries
 from counterlens.generators.schedule import Schedule
-from counterlens.runs import read_json, write_json
+from counterlens.runs import read_object, write_json
 from counterlens.types import Images
 
 Latents = Float[Tensor, "b c h w"]
@@ -159,8 +159,8 @@ def load(
         scheduler = diffusers.DDIMScheduler.load_config(where, subfolder="scheduler")
     except (OSError, ValueError) as error:
         raise InputError(_unreachable(where, local, error)) from error
-    card = read_json(folder / "card.json") if (folder / "card.json").is_file() else None
-    name = str(card["name"]) if card else folder.name
+    card = read_object(folder / "card.json") if (folder / "card.json").is_file() else None
+    name = str(card.get("name", folder.name)) if card else folder.name
     for net in (vae, unet, text):
         nn.Module.to(net.eval().requires_grad_(False), device, kind)
     schedule = schedules.from_config(scheduler)
@@ -219,10 +219,7 @@ def _config(where: str, name: str, local: bool) -> dict[str, Any]:
         from huggingface_hub import hf_hub_download
 
         path = Path(hf_hub_download(where, name))
-    config = read_json(path)
-    if not isinstance(config, dict):
-        raise ValueError(f"{name} is no JSON object")
-    return config
+    return read_object(path)
 
 
 def _opened(kind: Any, where: str, part: str) -> Any:

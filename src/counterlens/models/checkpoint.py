@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from counterlens.classifier import Classifier
-from counterlens.errors import InputError
+from counterlens.errors import InputError, first_line
 from counterlens.models.weights import file_hash, fill, read_state
-from counterlens.runs import atomic, read_json, write_json
+from counterlens.runs import atomic, read_object, write_json
 from counterlens.types import Interpolation, Preprocess
 
 SCHEMA = 1
@@ -91,18 +91,24 @@ def load(folder: Path) -> Classifier:
         )
     from counterlens.models import nets
 
-    net = nets.build(card["architecture"], len(card["classes"]))
-    state, _ = read_state(file)
-    fill(net, state, str(file))
-    return Classifier(
-        net,
-        card["classes"],
-        card["mean"],
-        card["std"],
-        preprocess=preprocess_of(card["preprocess"], source=str(folder / "card.json")),
-        name=card["name"],
-        card=card,
-    )
+    try:
+        net = nets.build(card["architecture"], len(card["classes"]))
+        state, _ = read_state(file)
+        fill(net, state, str(file))
+        return Classifier(
+            net,
+            card["classes"],
+            card["mean"],
+            card["std"],
+            preprocess=preprocess_of(card["preprocess"], source=str(folder / "card.json")),
+            name=card["name"],
+            card=card,
+        )
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise InputError(
+            f"{folder / 'card.json'} describes no classifier "
+            f"({type(error).__name__}: {first_line(error)})."
+        ) from error
 
 
 def read_card(folder: Path) -> dict[str, Any]:
@@ -110,12 +116,7 @@ def read_card(folder: Path) -> dict[str, Any]:
     path = Path(folder) / "card.json"
     if not path.is_file():
         raise InputError(f"{folder} is no checkpoint: it has no card.json beside the weights.")
-    try:
-        card = read_json(path)
-    except ValueError as error:
-        raise InputError(f"{path} is not JSON ({error}).") from error
-    if not isinstance(card, dict):
-        raise InputError(f"{path} holds {type(card).__name__}, expected an object.")
+    card = read_object(path)
     if card.get("schema", SCHEMA) != SCHEMA:
         raise InputError(
             f"{path} has schema {card['schema']}, this version reads {SCHEMA}. Update counterlens."

@@ -23,7 +23,7 @@ from counterlens.data import captions
 from counterlens.errors import InputError
 from counterlens.generators.libraries import libraries
 from counterlens.models.clip_models import ZeroShot, embed, words_of
-from counterlens.runs import read_json, write_json
+from counterlens.runs import read_object, write_json
 from counterlens.types import Images, Preprocess
 
 MEAN, STD = (0.5, 0.5, 0.5), (0.25, 0.25, 0.25)
@@ -96,7 +96,7 @@ def load_pair(folder: Path, wanted: str) -> Classifier:
     if not (folder / "card.json").is_file() or not (folder / "config.json").is_file():
         raise InputError(f"{folder} is no image–text pair: it lacks card.json or config.json.")
     _, transformers = libraries()
-    card = read_json(folder / "card.json")
+    card = read_object(folder / "card.json")
     model = transformers.CLIPModel.from_pretrained(folder)
     pair = Pair(nn.Module.to(model.eval(), dtype=torch.float32))
     tokenizer = transformers.CLIPTokenizer.from_pretrained(folder)

@@ -46,7 +46,9 @@ def latest(run: Run) -> Run | None:
         for path in run.folder.glob(f"{FOLDER}*")
         if (match := re.fullmatch(rf"{FOLDER}(?:-(\d+))?", path.name)) and (path / "DONE").exists()
     }
-    return Run.open(found[max(found)]) if found else None
+    if not found:
+        return None
+    return Run.open(run.file(found[max(found)].relative_to(run.folder)))
 
 
 def _strips(run: Run, row: Row, number: int) -> list[Strip]:

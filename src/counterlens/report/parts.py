@@ -222,7 +222,7 @@ def anchor(text: str) -> str:
 
 def embed(run: Run, name: object) -> tuple[str, bool] | None:
     """A picture of the run as a data address, and whether its pixels should stay sharp."""
-    path = run.folder / str(name)
+    path = run.file(str(name))
     if path.suffix.lower() not in _TYPES or not path.is_file():
         return None
     data = path.read_bytes()

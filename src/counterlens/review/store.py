@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from counterlens.errors import InputError
-from counterlens.runs import atomic
+from counterlens.runs import atomic, parse_json, read_lines
 
 VERDICTS = ("accept", "reject", "unsure")
 ROLES = ("reviewer", "adjudicator")
@@ -143,7 +143,16 @@ class Store:
                 "FROM verdicts ORDER BY number"
             ).fetchall()
         return [
-            Verdict(item, who, word, reason, tuple(json.loads(tags)), role, at, mark)
+            Verdict(
+                item,
+                who,
+                word,
+                reason,
+                tuple(map(str, parse_json(tags, self.path))),
+                role,
+                at,
+                mark,
+            )
             for item, who, word, reason, tags, role, at, mark in rows
         ]
 
@@ -167,7 +176,7 @@ class Store:
 
     def take(self, path: Path) -> int:
         """Keep the verdicts of a file of JSON lines; returns how many were new."""
-        return self.add(read_lines(Path(path)))
+        return self.add(read_verdicts(Path(path)))
 
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
@@ -222,23 +231,19 @@ def as_row(verdict: Verdict) -> dict[str, object]:
     }
 
 
-def read_lines(path: Path) -> list[Verdict]:
+def read_verdicts(path: Path) -> list[Verdict]:
     """Verdicts of a file of JSON lines, as `export` or a review sheet wrote it."""
     if not path.is_file():
         raise InputError(f"{path} does not exist, expected a file of verdicts, one JSON a line.")
     out = []
-    text = path.read_text(encoding="utf-8-sig")
-    for number, line in enumerate(text.split("\n"), 1):
-        if not line.strip():
-            continue
+    for where, row in read_lines(path):
         try:
-            row = json.loads(line)
             given = {k: str(row[k]) for k in ("item", "reviewer", "verdict")}
             more = {k: str(row[k]) for k in ("reason", "role", "at", "mark") if row.get(k)}
             tags = tuple(str(tag) for tag in row.get("tags", ()))
-        except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
+        except (KeyError, TypeError) as error:
             raise InputError(
-                f'{path}, line {number}: expected {{"item": …, "reviewer": …, "verdict": …}} '
+                f'{where}: expected {{"item": …, "reviewer": …, "verdict": …}} '
                 f"({type(error).__name__})."
             ) from None
         out.append(Verdict(**given, **more, tags=tags))

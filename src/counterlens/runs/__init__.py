@@ -3,11 +3,25 @@
 Nothing in here knows torch, so a report can be rendered or a gate checked without it.
 """
 
-from counterlens.runs.files import append_line, atomic, read_json, write_json, write_text
+from counterlens.runs.files import (
+    append_line,
+    atomic,
+    file_bytes,
+    inside,
+    parse_json,
+    plain_file,
+    read_json,
+    read_lines,
+    read_object,
+    read_text,
+    short_name,
+    write_json,
+    write_text,
+)
 from counterlens.runs.gates import Gate, GateResult, check_gates, parse_gate
 from counterlens.runs.kept import Kept, keep_logits, kept_logits
 from counterlens.runs.number import Number, key_part
-from counterlens.runs.run import Run, discard_unstarted, latest, new_folder
+from counterlens.runs.run import Run, discard_unstarted, latest, new_folder, reading
 
 __all__ = [
     "Gate",
@@ -19,13 +33,22 @@ __all__ = [
     "atomic",
     "check_gates",
     "discard_unstarted",
+    "file_bytes",
+    "inside",
     "keep_logits",
     "kept_logits",
     "key_part",
     "latest",
     "new_folder",
     "parse_gate",
+    "parse_json",
+    "plain_file",
     "read_json",
+    "read_lines",
+    "read_object",
+    "read_text",
+    "reading",
+    "short_name",
     "write_json",
     "write_text",
 ]

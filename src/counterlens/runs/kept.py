@@ -6,10 +6,11 @@ logits/NAME.json   role, ids, labels, temperature
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from counterlens.errors import InputError
-from counterlens.runs.files import atomic, read_json, write_json
+from counterlens.errors import InputError, first_line
+from counterlens.runs.files import atomic, plain_file, read_object, write_json
 from counterlens.runs.run import Run
 
 if TYPE_CHECKING:  # NumPy loads only when logits are read or written
@@ -75,13 +76,31 @@ def kept_logits(run: Run) -> dict[str, Kept]:
 
     found = {}
     for path in sorted((run.folder / "logits").glob("*.json")):
-        facts = read_json(path)
-        found[path.stem] = Kept(
-            path.stem,
-            facts["role"],
-            np.load(path.with_suffix(".npy"), mmap_mode="r"),
-            np.asarray(facts["labels"], dtype=np.int64),
-            tuple(facts["ids"]),
-            facts["temperature"],
-        )
+        facts = read_object(run.file(path.relative_to(run.folder)))
+        try:
+            found[path.stem] = Kept(
+                path.stem,
+                facts["role"],
+                np.load(_plain(run, f"logits/{path.stem}.npy"), mmap_mode="r"),
+                np.asarray(facts["labels"], dtype=np.int64),
+                tuple(str(i) for i in facts["ids"]),
+                float(facts["temperature"]),
+            )
+        except (ArithmeticError, LookupError, OSError, TypeError, ValueError) as error:
+            raise InputError(
+                f"{path.with_suffix('')} holds no logits as a run keeps them "
+                f"({type(error).__name__}: {first_line(error)}): it was changed or torn."
+            ) from None
+        kept = found[path.stem]
+        if kept.logits.ndim != 2 or not len(kept.logits) == len(kept.labels) == len(kept.ids):
+            raise InputError(
+                f"{path.with_suffix('')} has logits of shape {kept.logits.shape}, "
+                f"{len(kept.labels)} labels and {len(kept.ids)} ids: it was changed or torn."
+            )
     return found
+
+
+def _plain(run: Run, name: str) -> Path:
+    path = run.file(name)
+    plain_file(path)
+    return path

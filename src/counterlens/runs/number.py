@@ -3,7 +3,10 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import NoneType
 from typing import Any
+
+from counterlens.runs.files import short_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +64,12 @@ class Number:
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> "Number":
-        """Read back what `to_json` wrote."""
+        """Read back what `to_json` wrote; ValueError, TypeError or KeyError for anything else."""
+        for name, kind in (("n", int), ("protocol", str)):
+            if not isinstance(row[name], kind):
+                raise TypeError(f"{name} is {row[name]!r}")
+        if not isinstance(row.get("trust"), (Mapping, NoneType)):
+            raise TypeError(f"trust is {row['trust']!r}")
         return cls(
             row["value"],
             row["n"],
@@ -80,4 +88,4 @@ def key_part(text: str) -> str:
     ('linf-8_255', 'street_view')
     """
     text = text.strip().replace("/", "_").replace(":", "-").replace(" ", "_")
-    return "".join(c if c.isalnum() or c in "-_." else "_" for c in text)
+    return short_name("".join(c if c.isalnum() or c in "-_." else "_" for c in text))

@@ -15,21 +15,36 @@ import platform
 import re
 import shutil
 import sys
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from counterlens.errors import InputError, RunExists
-from counterlens.runs.files import json_line, read_json, write_json, write_text
+from counterlens.errors import CounterlensError, InputError, RunExists, first_line
+from counterlens.runs.files import (
+    inside,
+    json_line,
+    read_lines,
+    read_object,
+    short_name,
+    write_json,
+    write_text,
+)
+from counterlens.runs.lock import NAME as LOCK
+from counterlens.runs.lock import check_present, lock, unlock
 from counterlens.runs.number import Number
 from counterlens.version import __version__
 
 KINDS = ("tables", "logits", "images", "state")
-_BEFORE = ("run.json", "matching.jsonl", "doctor.jsonl")  # written before anything is measured
+_BEFORE = (
+    LOCK,
+    "run.json",
+    "matching.jsonl",
+    "doctor.jsonl",
+)  # written before anything is measured
 _LIBRARIES = ("torch", "torchvision", "timm", "numpy", "scikit-learn", "pillow")
 
 
@@ -45,41 +60,72 @@ class Run:
     ) -> "Run":
         """Make the folder and its manifest; refuse one that holds another run.
 
-        With `resume`, an unfinished run of the same command and settings is continued.
+        With `resume`, an unfinished run of the same command and settings is continued. The folder
+        stays locked for other processes until `finish`, or until this process ends.
         """
         run = cls(Path(folder))
-        _latest[:] = [run]
         wanted = json.loads(json.dumps(dict(settings), default=str))
-        if (run.folder / "run.json").exists():
-            run._allow(command, wanted, resume)
-            return run
-        if run.folder.exists() and any(run.folder.iterdir()):
+        if run.done:
+            raise RunExists(f"{run.folder} holds a finished run. Choose another --out.")
+        if not run._begun and run.folder.exists() and any(run._foreign()):
             raise RunExists(f"{run.folder} is not empty and holds no run. Choose another --out.")
         run.folder.mkdir(parents=True, exist_ok=True)
+        taken = lock(run.folder)
+        try:
+            run._begin(command, wanted, resume)
+        except BaseException:
+            if taken:
+                unlock(run.folder)
+            raise
+        _latest[:] = [run]
+        return run
+
+    def _begin(self, command: str, settings: dict[str, Any], resume: bool) -> None:
+        """Continue the run that is here, or write the manifest of a new one."""
+        if self._begun:
+            self._allow(command, settings, resume)
+            for part in self.folder.rglob(".*.part"):  # left by a kill: the lock is ours
+                part.unlink(missing_ok=True)
+            return
         manifest = {
             "schema": 1,
             "command": command,
-            "name": run.folder.name,
+            "name": self.folder.name,
             "argv": [Path(sys.argv[0]).name, *sys.argv[1:]],
-            "settings": wanted,
+            "settings": settings,
             "started": _now(),
             "versions": versions(),
         }
-        write_json(run.folder / "run.json", manifest)
-        _made[:] = [run]
-        return run
+        write_json(self.folder / "run.json", manifest)
+        _made[:] = [self]
+
+    @property
+    def _begun(self) -> bool:
+        return (self.folder / "run.json").exists()
+
+    def _foreign(self) -> Iterator[Path]:
+        """What lies in the folder of a run that has not begun, but for what a kill may leave."""
+        if not self.folder.is_dir():
+            raise RunExists(f"{self.folder} is a file. Choose another --out.")
+        for path in self.folder.iterdir():
+            if path.name != LOCK and not path.name.endswith(".part"):
+                yield path
 
     @classmethod
     def open(cls, folder: Path) -> "Run":
         """Open a run that exists."""
         folder = Path(folder)
-        if not (folder / "run.json").is_file():
+        try:
+            here = (folder / "run.json").is_file()
+        except OSError:  # for instance a name that is too long
+            here = False
+        if not here:
             raise InputError(f"{folder} is no run folder: it has no run.json.")
-        return cls(folder)
+        run = cls(folder)
+        _ = run.manifest  # refuses a damaged one
+        return run
 
     def _allow(self, command: str, settings: Mapping[str, object], resume: bool) -> None:
-        if self.done:
-            raise RunExists(f"{self.folder} holds a finished run. Choose another --out.")
         if not resume:
             raise RunExists(f"{self.folder} holds an unfinished run. Add --resume to continue it.")
         before = self.manifest
@@ -98,7 +144,11 @@ class Run:
     @property
     def manifest(self) -> dict[str, Any]:
         """What run.json says."""
-        manifest: dict[str, Any] = read_json(self.folder / "run.json")
+        path = self.file("run.json")
+        manifest = read_object(path)
+        for key, kind in (("command", str), ("settings", dict)):
+            if not isinstance(manifest.get(key), kind):
+                raise InputError(f"{path} has no {key} as a run writes it: it was changed or torn.")
         return manifest
 
     @property
@@ -117,22 +167,38 @@ class Run:
         write_json(self.folder / "result.json", stored)
 
     def _result(self) -> dict[str, Any]:
-        path = self.folder / "result.json"
-        if path.exists():
-            result: dict[str, Any] = read_json(path)
-            return result
-        return {"schema": 1, "run": self.folder.name, "numbers": {}}
+        path = self.file("result.json")
+        if not path.exists():
+            return {"schema": 1, "run": self.folder.name, "numbers": {}}
+        result = read_object(path)
+        if not isinstance(result.get("numbers"), dict):
+            raise InputError(f"{path} has no numbers as a run writes them: it was changed or torn.")
+        return result
 
     @property
     def numbers(self) -> dict[str, Number]:
         """All numbers of the run."""
-        return {k: Number.from_json(v) for k, v in self._result()["numbers"].items()}
+        numbers = {}
+        for key, row in self._result()["numbers"].items():
+            try:
+                numbers[key] = Number.from_json(row)
+            except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+                raise InputError(
+                    f"{self.folder / 'result.json'}: {key} is no number as a run writes it "
+                    f"({type(error).__name__}: {first_line(error)})."
+                ) from None
+        return numbers
+
+    def file(self, name: str | Path) -> Path:
+        """A file of this run, by its path inside the folder; one outside it is refused."""
+        return inside(self.folder, name)
 
     def path(self, kind: str, name: str) -> Path:
         """Where a table, an image, logits or state of this name belongs."""
         if kind not in KINDS:
             raise InputError(f"a run keeps {', '.join(KINDS)}, not {kind!r}.")
-        path = self.folder / kind / name
+        path = self.file(Path(kind) / name)
+        check_present(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         return path
 
@@ -145,12 +211,8 @@ class Run:
 
     def table(self, name: str) -> list[dict[str, Any]]:
         """Read tables/NAME.jsonl; an absent table is empty."""
-        path = self.folder / "tables" / f"{name}.jsonl"
-        if not path.exists():
-            return []
-        # Not splitlines(): it also cuts at U+2028 and its kin, which JSON strings may hold.
-        lines = path.read_text(encoding="utf-8").split("\n")
-        return [json.loads(line) for line in lines if line]
+        path = self.file(f"tables/{name}.jsonl")
+        return [row for _, row in read_lines(path)] if path.exists() else []
 
     def tables(self) -> list[str]:
         """Names of the tables this run has."""
@@ -161,6 +223,7 @@ class Run:
         self.note(finished=_now())
         shutil.rmtree(self.folder / "state", ignore_errors=True)
         write_text(self.folder / "DONE", _now() + "\n")
+        unlock(self.folder)
 
 
 _latest: list[Run] = []
@@ -178,15 +241,36 @@ def discard_unstarted() -> None:
         folder = _made.pop().folder
         if any(file.is_file() and file.name not in _BEFORE for file in folder.rglob("*")):
             continue
+        unlock(folder)
         shutil.rmtree(folder, ignore_errors=True)
         with suppress(OSError):  # runs/, where it was the first
             folder.parent.rmdir()
+
+
+@contextmanager
+def reading(*runs: Run) -> Iterator[None]:
+    """Inside, what malformed tables of finished runs make a reader raise is one line.
+
+    For commands that only read runs, which may come from anyone: report, compare, review, freeze.
+    """
+    try:
+        yield
+    except CounterlensError:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        folders = ", ".join(str(run.folder) for run in runs)
+        raise InputError(
+            f"{folders} cannot be used: its files do not hold what a run writes "
+            f"({type(error).__name__}: {first_line(error)}). It was damaged or changed, or another "
+            "version of counterlens wrote it."
+        ) from error
 
 
 def new_folder(command: str, name: str, *, root: Path = Path("runs")) -> Path:
     """A folder for a new run: runs/<utc>-<command>-<name>, free at the time of asking."""
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     slug = re.sub(r"[^\w.\-]+", "-", name).strip("-.")[:60] or "run"
+    slug = short_name(slug)
     folder = root / f"{stamp}-{command}-{slug}"
     count = 2
     while folder.exists():

@@ -13,7 +13,7 @@ from typing import Any
 
 from counterlens.errors import InputError
 from counterlens.report import render
-from counterlens.runs import Number, Run, kept_logits, key_part, new_folder
+from counterlens.runs import Number, Run, kept_logits, key_part, new_folder, reading
 from counterlens.runs.keys import meaning, model_words, show, verdict, worst_verdict
 from counterlens.workflows import families, pairs
 
@@ -37,12 +37,17 @@ def compare(
     opened = [_open(folder) for folder in runs]
     if len(opened) < 2:
         raise InputError("compare needs at least two run folders: counterlens compare RUN RUN…")
+    with reading(*opened):
+        return _compare(opened, [str(folder) for folder in runs], about, out)
+
+
+def _compare(
+    opened: Sequence[Run], folders: list[str], about: Sequence[str], out: Path | None
+) -> Run:
+    """Everything is read and compared before the first file is written."""
     names = model_names(opened)
     told = families.told(about, names)
     numbers = dict(zip(names, (run.numbers for run in opened), strict=True))
-    folder = out or new_folder("compare", "-".join(names))
-    run = Run.create(folder, "compare", {"runs": [str(r) for r in runs]})
-
     notes = _notes(names, opened)
     summary = summarise(numbers, judged=not notes)
     by_name = dict(zip(names, opened, strict=True))
@@ -52,14 +57,19 @@ def compare(
         *pairs.worst_rows(by_name),
     ]
     paired = [{**row, "trust": _trust(row, numbers)} for row in paired]
-    run.write_table("models", _models(names, opened))
-    run.write_table("families", families.family_rows(names, opened, told))
-    run.write_table("response_rate", families.response_rows(names, opened))
-    run.write_table("notes", [{"note": note} for note in notes])
-    run.write_table("summary", summary)
-    run.write_table("failures", [row for row in summary if row["status"] == "fail"])
-    run.write_table("paired", paired)
-    run.write_table("everything", _everything(numbers))
+    tables = {
+        "models": _models(names, opened),
+        "families": families.family_rows(names, opened, told),
+        "response_rate": families.response_rows(names, opened),
+        "notes": [{"note": note} for note in notes],
+        "summary": summary,
+        "failures": [row for row in summary if row["status"] == "fail"],
+        "paired": paired,
+        "everything": _everything(numbers),
+    }
+    run = Run.create(out or new_folder("compare", "-".join(names)), "compare", {"runs": folders})
+    for name, rows in tables.items():
+        run.write_table(name, rows)
     run.add_numbers(_failure_counts(names, summary))
     run.add_numbers(_paired_numbers(paired))
     run.note(model=" · ".join(names), rule=RULE)

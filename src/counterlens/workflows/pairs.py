@@ -13,11 +13,13 @@ from itertools import combinations
 from math import sqrt
 from pathlib import Path
 from typing import Any, NamedTuple
+from zipfile import BadZipFile
 
 import numpy as np
 from jaxtyping import Bool, Float64
 
-from counterlens.runs import Kept, Run, kept_logits
+from counterlens.errors import InputError, first_line
+from counterlens.runs import Kept, Run, kept_logits, plain_file
 
 Z = 1.959963984540054  # two-sided 95 %
 
@@ -132,7 +134,7 @@ def _worst(run: Run, kept: Mapping[str, Kept]) -> dict[str, Kept]:
     for path in sorted((run.folder / "tables").glob("worst-*.npz")):
         name = path.stem.removeprefix("worst-")
         if name in kept:
-            with np.load(path) as file:
+            with _opened(run, path) as file:
                 ids = tuple(map(str, file["ids"]))
                 found[name] = replace(kept[name], logits=file["logits"], ids=ids)
     return found
@@ -140,7 +142,7 @@ def _worst(run: Run, kept: Mapping[str, Kept]) -> dict[str, Kept]:
 
 def robust_rows(runs: Mapping[str, Run]) -> list[dict[str, Any]]:
     """One row per pair of models and attack that both were put through on the same images."""
-    kept = {model: _survivors(run.folder) for model, run in runs.items()}
+    kept = {model: _survivors(run) for model, run in runs.items()}
     rows = []
     for first, second in combinations(kept, 2):
         if not _alike(runs[first], runs[second], "attack_version"):
@@ -164,11 +166,20 @@ def _alike(one: Run, two: Run, setting: str) -> bool:
     return bool(first == second)
 
 
-def _survivors(folder: Path) -> dict[str, dict[str, bool]]:
+def _opened(run: Run, path: Path) -> Any:
+    """The arrays of a file of a run."""
+    plain_file(run.file(path.relative_to(run.folder)))
+    try:
+        return np.load(path)
+    except (EOFError, OSError, ValueError, BadZipFile) as error:
+        raise InputError(f"{path} is no whole .npz file ({first_line(error)}).") from None
+
+
+def _survivors(run: Run) -> dict[str, dict[str, bool]]:
     """Per attack, which images stayed right."""
     found = {}
-    for path in sorted((folder / "tables").glob("adversarial-*.npz")):
-        with np.load(path) as file:
+    for path in sorted((run.folder / "tables").glob("adversarial-*.npz")):
+        with _opened(run, path) as file:
             flags = zip(file["all_ids"].tolist(), file["robust"].tolist(), strict=True)
             found[path.stem.removeprefix("adversarial-")] = dict(flags)
     return found

@@ -3,11 +3,12 @@
 from pathlib import Path
 
 from counterlens.report import render
-from counterlens.runs import Run
+from counterlens.runs import Run, reading
 
 
 def report(run: str | Path) -> Path:
     """Write report.html of a run anew, change nothing else of it, and return its folder."""
     opened = Run.open(Path(run))
-    render(opened)
+    with reading(opened):
+        render(opened)
     return opened.folder
