@@ -43,7 +43,7 @@ ODD = [
 def test_what_is_no_plain_file_is_refused_by_audit_and_set_aside_by_curate(
     folder: Path, make: object, why: str
 ) -> None:
-    """Opening must come back: a FIFO without a writer and /dev/zero would hold a reader for ever."""
+    """Opening must come back: a FIFO without a writer and /dev/zero never end."""
     assert callable(make)
     make(folder / "cat" / "odd.png")
     with pytest.raises(InputError, match=rf"odd\.png.*({why})"):

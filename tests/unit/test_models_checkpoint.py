@@ -152,5 +152,5 @@ def test_a_truncated_file_and_a_missing_file_are_refused(net, tmp_path):
 def test_a_card_that_is_no_json_is_refused(net, tmp_path):
     folder = checkpoint.save(tmp_path / "x", net, CARD)
     (folder / "card.json").write_text("{")
-    with pytest.raises(InputError, match="is not JSON"):
+    with pytest.raises(InputError, match=r"card\.json: not JSON"):
         load(str(folder))
