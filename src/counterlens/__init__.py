@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from counterlens.runs import Number, Run
     from counterlens.search import robust, worst_confidence
     from counterlens.search.apgd import apgd
+    from counterlens.search.bpda import bpda
     from counterlens.search.pgd import pgd
     from counterlens.types import Preprocess
     from counterlens.workflows.audit import audit
@@ -37,6 +38,7 @@ _HOMES = {
     "Run": "runs",
     "apgd": "search.apgd",
     "audit": "workflows.audit",
+    "bpda": "search.bpda",
     "classification_numbers": "metrics",
     "compare": "workflows.compare",
     "examine": "doctor",
@@ -60,6 +62,7 @@ __all__ = [
     "Run",
     "apgd",
     "audit",
+    "bpda",
     "classification_numbers",
     "compare",
     "examine",

@@ -21,7 +21,7 @@ from counterlens.search import Settings, fab, robust
 from counterlens.search.trust import Flag, weigh
 
 
-def judged(model, *, norm="l2", rows=40, clean=None, surrogate=None, stages=4):
+def judged(model, *, norm="l2", rows=40, clean=None, surrogates=(), stages=4):
     """The verdict on a model at the radius where about half of the points hold."""
     x = images(rows)
     clean = clean or model
@@ -32,7 +32,7 @@ def judged(model, *, norm="l2", rows=40, clean=None, surrogate=None, stages=4):
     stages = short(logits.shape[1], norm, queries=300)[:stages]
     settings = Settings(batch=64)
     return robust(
-        model, x, y, Ball(norm, radius), version=stages, settings=settings, surrogate=surrogate
+        model, x, y, Ball(norm, radius), version=stages, settings=settings, surrogates=surrogates
     )
 
 
@@ -116,7 +116,7 @@ def test_logits_that_are_no_numbers_are_not_quoted():
 
 def test_images_made_against_another_model_count():
     net = small_cnn(4)
-    found = judged(BrokenGradient(net).eval(), clean=net, surrogate=net, stages=2)
+    found = judged(BrokenGradient(net).eval(), clean=net, surrogates=[net], stages=2)
     transfer = next(flag for flag in found.trust.flags if flag.name == "transfer")
     assert transfer.status == "bad" and transfer.value > 0.05
     honest = judged(net, stages=1)

@@ -40,6 +40,8 @@ class Stage:
         variants: restarts, or target classes if `targeted`.
         slope: whether the rule needs gradients.
         judge: if given, points are not broken; each keeps the image this score likes best.
+        surrogate: another model, which is searched in place of the attacked one; the attacked
+            model is shown every point that fools it more than the last.
     """
 
     name: str
@@ -49,6 +51,7 @@ class Stage:
     targeted: bool = False
     slope: bool = True
     judge: Score | None = None
+    surrogate: Engine | None = None
 
 
 @dataclass
@@ -108,6 +111,9 @@ def drive(made: Engine, stages: list[Stage], board: Board, watch: Watch, *, batc
         first = saved["stage"]
         made.counts = Counts(**saved["counts"])
         flight = _restore(made, stages, board, saved)
+    for stage in stages:
+        if stage.surrogate is not None:
+            stage.surrogate.counts = made.counts
     for k in range(first, len(stages)):
         flight = flight or _take_off(board, stages[k], made.device)
         while _refill(made, stages[k], k, board, flight, batch):
@@ -198,7 +204,8 @@ def _begin(
     state = stage.rule.start(fixed["x"], board.ball, seeds)
     if stage.judge is None:
         low = torch.full((len(rows),), -torch.inf, device=made.device)
-        state |= {"claim": fixed["x"], "claimed": low, "bar": torch.zeros_like(low)}
+        bar = low.clone() if stage.surrogate else torch.zeros_like(low)
+        state |= {"claim": fixed["x"], "claimed": low, "bar": bar}
     return fixed | state
 
 
@@ -224,17 +231,19 @@ def _advance(made: Engine, stage: Stage, board: Board, flight: Flight) -> None:
 
     def step(state: State) -> State:
         told = _evaluate(made, stage, board, state)
-        _count(flight.tally, told)
+        if stage.surrogate is None:
+            _count(flight.tally, told)
         claim = _claim(stage, board, state, told) if stage.judge is None else {}
         return state | claim | stage.rule.tell(state, state["x"], board.ball, told)
 
-    flight.replay = flight.replay or Replay(made)
+    flight.replay = flight.replay or Replay(stage.surrogate or made)
     flight.state = flight.replay.run(step, flight.state, steps)
     flight.told = flight.told + steps
     flight.tally["evaluations"] += steps * len(flight.rows)
 
 
 def _evaluate(made: Engine, stage: Stage, board: Board, state: State) -> Told:
+    made = stage.surrogate or made
     if stage.score is None:
         return made.nearest(board.ball.norm, state["z"], state["y"])
     look = made.slope if stage.slope else made.value

@@ -9,7 +9,7 @@ import copy
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -23,7 +23,7 @@ from counterlens.search import ahead
 from counterlens.search.ahead import Variant
 from counterlens.search.fab import nearest_plane
 from counterlens.search.folding import fold, lighten
-from counterlens.search.found import frozen
+from counterlens.search.found import frozen, networks_of
 from counterlens.search.fusing import can_fuse, fuse, orders
 from counterlens.search.rules import Told
 from counterlens.types import Images, Labels, Logits, Scores
@@ -66,6 +66,7 @@ class Engine:
         repeats: evaluations averaged per point, for randomised models.
         compiling: seconds until the twin was compiled.
         pads: fill batches up to one of a few sizes.
+        differentiable: whether a gradient reaches the pixels; without it only `value` works.
     """
 
     model: Predict
@@ -77,6 +78,7 @@ class Engine:
     compiling: float = 0.0
     began: float = field(default_factory=time.monotonic)
     pads: bool = False
+    differentiable: bool = True
     counts: Counts = field(default_factory=Counts)
 
     @property
@@ -170,9 +172,10 @@ def engine(
     if repeats == 1 and not compiled and can_fuse(where) and isinstance(model, nn.Module):
         ahead.build(orders(model, _DTYPES.get(precision, torch.float32)))
         ahead.build(later or {})
-    with frozen(model) if isinstance(model, nn.Module) else nullcontext(), _deterministic():
+    with frozen(model), _deterministic():
         probe(model, example[:1].to(where))
         made = Engine(model, model, where, repeats=repeats, pads=where.type == "cuda")
+        made.differentiable = _differentiable(model, example[:1].to(where))
         if repeats == 1:  # a randomised model is searched as it is
             _speed_up(made, example[:64].to(where), precision, compiled)
         yield made
@@ -196,11 +199,22 @@ def probe(model: Predict, example: Images) -> int:
 
 
 def home(model: Predict, example: Images) -> torch.device:
-    """Where the model lives; a plain function lives where its images do."""
-    if isinstance(model, nn.Module):
-        for tensor in (*model.parameters(), *model.buffers()):
+    """Where the model lives; a function without networks lives where its images do."""
+    for net in networks_of(model):
+        for tensor in (*net.parameters(), *net.buffers()):
             return tensor.device
     return example.device
+
+
+def _differentiable(model: Predict, example: Images) -> bool:
+    """Whether a gradient reaches the pixels of a model that answers without one."""
+    try:
+        _look(model, example)
+    except torch.OutOfMemoryError:
+        raise
+    except Exception:  # detached outputs, NumPy, TorchScript and others each fail in their own way
+        return False
+    return True
 
 
 def _speed_up(made: Engine, example: Images, wanted: Precision, compiled: bool) -> None:
@@ -317,7 +331,8 @@ def warm_up(made: Engine, example: Images, batch: int) -> None:
     for rows in (batch, max(2, batch // 2 + 1)):
         z = example[:1].to(made.device).expand(rows, -1, -1, -1).contiguous()
         y = torch.zeros(rows, dtype=torch.int64, device=made.device)
-        made.slope(_first_margin, z, y, y)
+        if made.differentiable:
+            made.slope(_first_margin, z, y, y)
         made.value(_first_margin, z, y, y)
     if made.device.type == "cuda":
         torch.cuda.synchronize(made.device)
@@ -340,7 +355,7 @@ def auto_batch(made: Engine, example: Images, *, most: int = 2048, share: float 
     torch.cuda.synchronize(made.device)
     torch.cuda.reset_peak_memory_stats(made.device)
     before = torch.cuda.memory_allocated(made.device)
-    made.slope(_first_margin, trial, labels, labels)
+    (made.slope if made.differentiable else made.value)(_first_margin, trial, labels, labels)
     torch.cuda.synchronize(made.device)
     each = max(torch.cuda.max_memory_allocated(made.device) - before, 1) / 16
     each += 12 * example[0].numel() * 4  # the state of a search beside it

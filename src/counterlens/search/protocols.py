@@ -8,6 +8,7 @@ Differs: below four classes the targeted DLR, below three the DLR, is replaced b
        second with the three likeliest targets; its verdict is never better than weak.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -16,7 +17,7 @@ from counterlens.errors import InputError
 from counterlens.objectives import at
 from counterlens.search.apgd import Apgd
 from counterlens.search.drive import Stage
-from counterlens.search.engine import Score
+from counterlens.search.engine import Engine, Score
 from counterlens.search.fab import FAB_NORMS, Fab
 from counterlens.search.square import SQUARE_NORMS, Square
 
@@ -26,6 +27,8 @@ VERSIONS: tuple[Version, ...] = ("standard", "plus", "rand", "ratio-era", "fast"
 TARGETS = 9
 FEW_TARGETS = 3
 EOT = 20
+QUERIES = 5000
+TRANSFER_STEPS = 100
 
 SCORES: dict[str, Score] = {
     "ce": lambda logits, y, _: objectives.ce(logits, y),
@@ -61,7 +64,7 @@ def stages_of(version: Version, classes: int, norm: str) -> tuple[list[Stage], l
     apgd_t = Stage("apgd-t", Apgd(100), SCORES[targeted], targets, targeted=True)
     fab_t = Stage("fab-t", Fab(100), SCORES["gap"], targets, targeted=True)
     fab = [Stage("fab", Fab(100), None), Stage("fab", Fab(100, wander=True), None, 4)]
-    square = Stage("square", Square(5000), SCORES["margin"], slope=False)
+    square = Stage("square", Square(QUERIES), SCORES["margin"], slope=False)
     plans: dict[str, list[Stage]] = {
         "standard": [climb("ce", 1), apgd_t, fab_t, square],
         "plus": [climb("ce", 5), climb(dlr, 5), *fab, square, apgd_t, fab_t],
@@ -77,3 +80,16 @@ def stages_of(version: Version, classes: int, norm: str) -> tuple[list[Stage], l
         plan = [stage for stage in plan if stage.name != "square"]
         notes.append(f"no Square for {norm}")
     return plan, notes
+
+
+def without_gradients(stages: Sequence[Stage], norm: str) -> list[Stage]:
+    """What is left of an ensemble for a model without gradients: Square."""
+    kept = [stage for stage in stages if not stage.slope]
+    if kept or norm not in SQUARE_NORMS:
+        return kept
+    return [Stage("square", Square(QUERIES), SCORES["margin"], slope=False)]
+
+
+def transfer(surrogate: Engine, name: str) -> Stage:
+    """Points found against another model, tried on the attacked one."""
+    return Stage(f"transfer-{name}", Apgd(TRANSFER_STEPS), SCORES["ce"], surrogate=surrogate)

@@ -13,11 +13,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from counterlens.errors import InputError
 from counterlens.runs import atomic
 from counterlens.search.board import Board
+from counterlens.search.found import networks_of
 
 
 @dataclass
@@ -88,7 +89,7 @@ class Store:
 def fingerprint(settings: Mapping[str, Any], *tensors: Tensor, model: object = None) -> str:
     """A digest of settings, data and weights: equal only if an attack may be resumed."""
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode())
-    weights = list(model.state_dict().values()) if isinstance(model, nn.Module) else []
+    weights = [tensor for net in networks_of(model) for tensor in net.state_dict().values()]
     for tensor in (*tensors, *weights):
         digest.update(str((tuple(tensor.shape), tensor.dtype)).encode())
         flat = tensor.detach().cpu().contiguous()

@@ -13,8 +13,8 @@ import torch
 from numpy.typing import NDArray
 
 from counterlens.ball import EXPONENTS, Ball, mix
-from counterlens.objectives import Predict, ce, full, margin, margin_of
-from counterlens.search.apgd import Apgd, apgd
+from counterlens.objectives import ce, full, margin, margin_of
+from counterlens.search.apgd import Apgd
 from counterlens.search.board import Board
 from counterlens.search.engine import Engine
 from counterlens.search.pgd import pgd, value_and_grad
@@ -79,11 +79,15 @@ def examine(
     *,
     version: str,
     complete: bool,
-    surrogate: Predict | None,
     probes: bool,
 ) -> Trust:
     """Judge a finished evaluation by its own record and by a few probes."""
-    flags = [_complete(complete, board), _finite(made, board), _switch(board), _black_box(board)]
+    flags = [_complete(complete, board), _finite(made, board), _switch(board), _transfer(board)]
+    if made.differentiable:
+        flags.append(_black_box(board))
+    else:
+        detail = "the model has no gradients: attacks that need them could not be run"
+        flags.append(Flag("gradients", "bad", None, detail))
     if version == "fast":
         detail = "two searches alone, no FAB and no Square: an upper bound; quote version standard"
         flags.append(Flag("ensemble", "weak", None, detail))
@@ -94,13 +98,12 @@ def examine(
     rows = np.flatnonzero([name != "clean" for name in board.broken_by])[:PROBED]
     holding = np.flatnonzero(board.robust)[:PROBED]
     flags.append(_randomness(made, board, version))
-    if len(rows):
+    if len(rows) and made.differentiable:
         x, y = board.take(rows, made.device)
         flags += [_flat(made, x, y), _honest(made, board.ball, x, y)]
         flags.append(_far(made, board.ball, x, y))
-    if len(holding):
+    if len(holding) and made.differentiable:
         flags.append(_longer(made, board, holding))
-        flags.append(_transfer(made, board, holding, surrogate))
     return weigh(flags)
 
 
@@ -154,6 +157,20 @@ def _black_box(board: Board) -> Flag:
     status = _grade(gain, 0.002, 0.02) if count > 2 else "weak" if gain > 0.03 else "ok"
     detail = f"the attack without gradients broke {count} points that held against gradients"
     return Flag("black-box", status, gain, detail)
+
+
+def _transfer(board: Board) -> Flag:
+    """Whether images made against other models broke what held against everything else."""
+    ran = [t["stage"] for t in board.tallies if t["stage"].startswith("transfer-")]
+    if not ran:
+        return Flag("transfer", "skipped", None, "no other model was given to attack in its place")
+    count = _broken(board, *ran)
+    gain = count / len(board)
+    status = _grade(gain, 0.002, 0.02) if count > 2 else "weak" if gain > 0.03 else "ok"
+    detail = f"images made against {len(ran)} other models broke {count} points that held"
+    if status != "ok":
+        detail += ": its own gradients are masked"
+    return Flag("transfer", status, gain, detail)
 
 
 def _randomness(made: Engine, board: Board, version: str) -> Flag:
@@ -226,20 +243,6 @@ def _longer(made: Engine, board: Board, rows: NDArray[np.int64]) -> Flag:
     count = _wrong(made, end["best"], y)
     detail = f"{LONGER} more steps break {count} of {len(rows)} points that held"
     return _gain("more-steps", count, board, rows, detail)
-
-
-def _transfer(
-    made: Engine, board: Board, rows: NDArray[np.int64], surrogate: Predict | None
-) -> Flag:
-    """Whether images made against another model break this one."""
-    if surrogate is None:
-        return Flag("transfer", "skipped", None, "no other model was given to attack in its place")
-    x, y = board.take(rows, made.device)
-    seeds = mix(board.seeds[torch.from_numpy(rows)], 999).to(made.device)
-    found = apgd(margin(surrogate, y), x, board.ball, steps=LONGER // 4, generator=seeds)
-    count = _wrong(made, found.points, y)
-    detail = f"images made against another model break {count} of {len(rows)} points that held"
-    return _gain("transfer", count, board, rows, detail)
 
 
 def _wrong(made: Engine, points: Images, y: Labels) -> int:

@@ -8,7 +8,7 @@ Differs: a point counts as broken only by an image that the model itself, in flo
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -25,8 +25,16 @@ from counterlens.search.apgd import Apgd
 from counterlens.search.board import CLEAN, Board, new_board
 from counterlens.search.drive import Stage, Watch, drive
 from counterlens.search.engine import Engine, Precision, auto_batch, engine, home, probe, warm_up
-from counterlens.search.protocols import EOT, SCORES, Version, stages_of
-from counterlens.search.square import Square
+from counterlens.search.protocols import (
+    EOT,
+    QUERIES,
+    SCORES,
+    Version,
+    stages_of,
+    transfer,
+    without_gradients,
+)
+from counterlens.search.square import SQUARE_NORMS, Square
 from counterlens.search.square import orders as square_kernels
 from counterlens.search.store import Store, fingerprint
 from counterlens.search.trust import Trust, examine
@@ -128,15 +136,19 @@ def robust(
     *,
     version: Version | Sequence[Stage] = "standard",
     settings: Settings = Settings(),  # noqa: B008  frozen
-    surrogate: Predict | None = None,
+    surrogates: Sequence[Predict] = (),
 ) -> Robustness:
     """Attack every point with the ensemble; what holds is the robust accuracy.
 
     Equation: autoattack2020 §5   robust = ∩ over attacks of {classified right after it}
 
+    A model without gradients is attacked by Square alone, and by transfer where there are
+    surrogates; its verdict is "do not quote".
+
     Args:
         version: a named protocol, or the stages of one's own.
-        surrogate: another model on the same classes; attacks on it are tried on this one.
+        surrogates: other models on the same classes and images; what is found against them is
+            tried on this one, after everything else, on the points that still hold.
     """
     classes = _door(classifier, x, y, ball)
     if isinstance(version, str):
@@ -145,20 +157,38 @@ def robust(
         stages, notes = list(version), []
     name = version if isinstance(version, str) else "+".join(stage.name for stage in stages)
     repeats = EOT if version == "rand" else 1
-    with _lend(classifier, x, settings, repeats, _kernels(stages, x, ball)) as (made, batch):
+    with (
+        _lend(classifier, x, settings, repeats, _kernels(stages, x, ball)) as (made, batch),
+        _surrogates(surrogates, x, classes, settings, made) as transfers,
+    ):
+        if not made.differentiable:
+            stages = without_gradients(stages, ball.norm)
+            notes.append("the model has no gradients")
+        stages = [*stages, *transfers]
+        if not stages:
+            raise InputError(
+                f"the model has no gradients, and no attack without gradients knows {ball.norm}. "
+                "Attack in l2 or linf, or give surrogates."
+            )
         plan = [(stage.name, repr(stage.rule), stage.variants) for stage in stages]
-        board, watch = _prepare(classifier, made, x, y, ball, settings, batch, {"plan": plan})
+        about: dict[str, Any] = {"plan": plan}
+        if surrogates:
+            about["surrogates"] = [fingerprint({}, model=one) for one in surrogates]
+        board, watch = _prepare(classifier, made, x, y, ball, settings, batch, about)
         complete = drive(made, stages, board, watch, batch=batch)
         trust = examine(
             made,
             board,
             version=name,
             complete=complete,
-            surrogate=surrogate,
             probes=settings.trust and complete,
         )
         notes += made.notes
     ensemble = "APGD-CE and APGD-T with 3 targets" if name == "fast" else f"AutoAttack {name}"
+    if not made.differentiable:
+        ensemble = "Square alone"
+    if transfers:
+        ensemble += f" and {', '.join(stage.name for stage in transfers)}"
     protocol = f"{ensemble}, {ball.norm} {ball.radius:.4g}, seed {settings.seed}"
     return _summary(board, made, complete, trust, protocol, notes)
 
@@ -220,6 +250,8 @@ def _extreme(
         for name in raised
     ]
     with _lend(classifier, x, settings, 1) as (made, batch):
+        if not made.differentiable:
+            stages = [_climb_blindly(judge, ball)]
         about = {"raised": raised, "judge": judge, "steps": steps, "restarts": restarts}
         board, watch = _prepare(classifier, made, x, y, ball, settings, batch, about)
         labels = board.y.to(made.device)
@@ -228,6 +260,41 @@ def _extreme(
         complete = drive(made, stages, board, watch, batch=batch)
     scores = torch.from_numpy(board.top).float()
     return Extreme(scores, board.points, complete, made.counts.as_dict())
+
+
+def _climb_blindly(judge: str, ball: Ball) -> Stage:
+    """The search for an extreme score of a model without gradients."""
+    if ball.norm not in SQUARE_NORMS:
+        raise InputError(
+            f"the model has no gradients, and no search without gradients knows {ball.norm}. "
+            "Search in l2 or linf."
+        )
+    score = SCORES[judge]
+    return Stage(f"square-{judge}", Square(QUERIES), score, slope=False, judge=score)
+
+
+@contextmanager
+def _surrogates(
+    surrogates: Sequence[Predict], x: Images, classes: int, settings: Settings, made: Engine
+) -> Iterator[list[Stage]]:
+    """A stage for each surrogate."""
+    with ExitStack() as stack:
+        stages = []
+        for number, one in enumerate(surrogates, 1):
+            name = str(getattr(one, "name", number))
+            if home(one, x) != home(made.model, x):
+                raise InputError(f"surrogate {name} lives on another device than the model.")
+            count = probe(one, x[:1].to(made.device))
+            if count != classes:
+                raise InputError(f"surrogate {name} has {count} classes, the model {classes}.")
+            lent = stack.enter_context(engine(one, x, precision=settings.precision))
+            if not lent.differentiable:
+                raise InputError(
+                    f"surrogate {name} has no gradients, expected a model that can be "
+                    "attacked with them."
+                )
+            stages.append(transfer(lent, name))
+        yield stages
 
 
 def _door(classifier: Predict, x: Images, y: Labels | None, ball: Ball) -> int:
