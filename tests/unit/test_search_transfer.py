@@ -116,10 +116,14 @@ def test_points_found_against_another_model_break_one_with_zero_gradients(case):
 
 def test_transfer_finds_nothing_more_against_an_honest_model(case):
     net = case[0]
-    found = attacked(case, net, surrogates=[net], stages=short(4, "l2", steps=10, queries=20), trust=True)
+    found = attacked(
+        case, net, surrogates=[net], stages=short(4, "l2", steps=10, queries=20), trust=True
+    )
     flag = next(flag for flag in found.trust.flags if flag.name == "transfer")
     assert flag.status == "ok"
-    assert found.accuracy == attacked(case, net, stages=short(4, "l2", steps=10, queries=20)).accuracy
+    assert (
+        found.accuracy == attacked(case, net, stages=short(4, "l2", steps=10, queries=20)).accuracy
+    )
 
 
 def test_transfer_goes_on_where_it_was_stopped(case, tmp_path):
