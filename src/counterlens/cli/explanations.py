@@ -222,8 +222,8 @@ def neurons(
     image: Annotated[
         list[str],
         typer.Option(
-            help="Picture to show the features on; by diffusion it is changed with the thing kept. "
-            "May be repeated."
+            help="Picture to show the features on; by diffusion it is changed, mostly around the "
+            "object. May be repeated."
         ),
     ] = [],
     spurious: Annotated[

@@ -35,7 +35,10 @@ def sections(run: Run) -> list[Section]:
         subject="Feature",
     )
     if changed:
-        lead = "Each picture with the feature raised and lowered; the thing is kept."
+        lead = (
+            "Each picture with the feature raised and lowered. Changes of the object are "
+            "penalised; how much of it stays is not measured."
+        )
         found.append(Section("changed", "What changing a feature does", list(changed), lead))
     return found
 

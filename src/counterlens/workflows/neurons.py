@@ -73,7 +73,7 @@ def neurons(
         npca: components of classes: CLASS:COMPONENT, CLASS for its first ones, or all.
         logit: classes whose logit is raised, by name or number.
         image: pictures to draw the feature's map on and to change: in pixel space by the feature
-            attack; by diffusion raised and lowered, the thing kept, the background free.
+            attack; by diffusion raised and lowered, changes of the object penalised.
         spurious: rank features by the share of their maps outside the object, over the data.
         masks: of objects: FOLDER, key:NAME of a packed set, attention or cam; None: the best there
             are. With pictures: a mask file, or a folder of them.

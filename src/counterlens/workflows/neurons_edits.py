@@ -1,7 +1,7 @@
 """Counterfactuals of units and components: a real image with a feature raised, and lowered.
 
-The thing is kept and the background is free, so what appears or goes is what the feature sees
-around the thing; if nothing around it helps, the feature is about the thing itself.
+Changes of the object are penalised and the background is free, so what appears or goes around it
+may be what the feature sees there. How much of the object stays is not measured.
 
 Paper: Augustin, Neuhaus, Hein 2024 (digin2024), section 5, Figures 10 to 12.
 Differs: cut-outs with noise, as the paper's text has it; its code asks about the whole image alone
@@ -241,8 +241,9 @@ def _numbers(
     start = f"feature.{key(direction)}"
     cuts = job.settings.chain.cuts
     told = (
-        f"{len(job.pictures)} pictures, the thing kept, generator {job.model.name}, "
-        f"{job.settings.chain.updates} updates, {cuts or 'no'} cut-outs; BCa bootstrap"
+        f"{len(job.pictures)} pictures, changes of the object penalised, "
+        f"generator {job.model.name}, {job.settings.chain.updates} updates, "
+        f"{cuts or 'no'} cut-outs; BCa bootstrap"
     )
     found: dict[str, Number] = {}
     unbounded = (-np.inf, np.inf)
