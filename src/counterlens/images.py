@@ -42,7 +42,8 @@ FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM", "JPEG2000", "AVIF
 MAX_PIXELS = 1 << 26
 """Larger pictures are refused: 67 million pixels are 200 MB as RGB."""
 
-ORIENTATION = 0x0112  # the EXIF tag
+ORIENTATION = 0x0112  # EXIF tags
+_ARTIST, _COPYRIGHT = 0x013B, 0x8298
 
 RESAMPLING = {
     "nearest": Image.Resampling.NEAREST,
@@ -327,6 +328,28 @@ def suffix_of(data: bytes) -> str:
     if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
         return ".webp"
     return next((ending for start, ending in known if data.startswith(start)), "")
+
+
+def credits(data: bytes) -> dict[str, str]:
+    """Author and copyright notice that the EXIF of an encoded picture names; empty for none."""
+    tags = _exif(data)
+    named = {"author": tags.get(_ARTIST, ""), "copyright": tags.get(_COPYRIGHT, "")}
+    return {key: str(text).replace("\0", " ").strip() for key, text in named.items()}
+
+
+def orientation(data: bytes) -> int:
+    """The EXIF orientation of an encoded picture: 1 where it is shown as it is stored."""
+    value = _exif(data).get(ORIENTATION, 1)
+    return value if isinstance(value, int) and 1 <= value <= 8 else 1
+
+
+def _exif(data: bytes) -> Mapping[int, object]:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return dict(Image.open(io.BytesIO(data), formats=FORMATS).getexif())
+    except Exception:  # broken metadata makes Pillow's readers raise almost anything
+        return {}
 
 
 def write_png(path: str | Path, image: AnyImage) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from counterlens.data.provenance import COLUMNS
 from counterlens.data.sets import file_set, fingerprint
 from counterlens.errors import InputError, first_line
 from counterlens.images import ImageSet, Pixels, decode
@@ -86,16 +87,19 @@ def _opened(path: Path, name: str, card: dict[str, Any], rows: list[dict[str, An
     ids = [str(row["id"]) for row in rows]
     for row in rows:
         inside(path, row["file"].partition("#")[0])
+    facts = {key: np.array([row.get(key, "") for row in rows]) for key in COLUMNS}
     if card["format"] == "folder":
         files = [row["file"] for row in rows]
         space = SPACES[card["kind"]]
-        return file_set(name, path, files, labels, classes, space=space, ids=ids)
+        opened = file_set(name, path, files, labels, classes, space=space, ids=ids)
+        return replace(opened, extra=facts)
     empty = file_set(name, path, [], [], classes, space=SPACES[card["kind"]])
     return replace(
         empty,
         ids=ids,
         labels=np.asarray(labels, np.int64),
         read=ReadTar(tuple(_places(path, [row["file"] for row in rows]))),
+        extra=facts,
         fingerprint=fingerprint(row["sha256"] for row in rows),
     )
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from counterlens.data.provenance import NAMES
 from counterlens.errors import InputError, MissingExtra
 from counterlens.images import ImageSet, Pixels, decode, read
 
@@ -67,12 +68,14 @@ def hub_set(table: Any, *, name: str, where: str) -> ImageSet:
     marks = np.asarray(table[labels[0]]) if labels else np.full(len(table), -1)
     raw = table.cast_column(pictures[0], datasets.Image(decode=False))
     facts = hashlib.sha256(f"{table._fingerprint} {where}".encode())
+    extra = {key: np.array([v or "" for v in table[key]]) for key in NAMES & set(table.features)}
     return ImageSet(
         name=name,
         ids=[f"{name}/{i}" for i in range(len(table))],
         labels=marks.astype(np.int64),
         classes=classes,
         read=ReadHub(raw.select_columns([pictures[0]]), pictures[0], where),
+        extra=extra,
         fingerprint=facts.hexdigest()[:16],
     )
 

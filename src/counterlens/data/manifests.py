@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from counterlens.data.provenance import NAMES
 from counterlens.data.sets import Aside, file_set, unfit
 from counterlens.errors import InputError
 from counterlens.images import ImageSet
@@ -49,7 +50,11 @@ def open_manifest(path: Path, *, name: str, aside: list[Aside] | None = None) ->
     opened = file_set(
         name, path.parent, files, [number_of[label] for label in labels], classes, ids=ids
     )
-    return replace(opened, extra={key: _typed(column) for key, column in table.items()})
+    extra = {  # a licence or an author is text, even one that reads as a number
+        key: np.array(column, dtype=object) if key in NAMES else _typed(column)
+        for key, column in table.items()
+    }
+    return replace(opened, extra=extra)
 
 
 def _from_cells(path: Path) -> Columns:

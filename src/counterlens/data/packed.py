@@ -2,8 +2,9 @@
 
 Arrays: `encoded` (uint8, one encoded picture after another), `offsets` (int64, n + 1), `labels`
 (int64), `classes` (str); optional `ids` (str or bytes, n), `space` (str) and further arrays of
-n rows, which become `extra`. Files written by `numpy.savez` are memory-mapped, so that worker
-processes share one copy; compressed ones are unpacked once per process.
+n rows, which become `extra`; a licence, author or source may also be one text for all pictures.
+Files written by `numpy.savez` are memory-mapped, so that worker processes share one copy;
+compressed ones are unpacked once per process.
 """
 
 import functools
@@ -19,6 +20,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Int64
 
+from counterlens.data.provenance import NAMES, pooled_provenance, stated
 from counterlens.data.sets import check_range, fingerprint, unique
 from counterlens.errors import InputError, first_line
 from counterlens.images import ImageSet, Pixels, Planes, decode, decode_prepared, webp_bytes
@@ -111,6 +113,7 @@ def open_pack(path: Path, *, name: str) -> ImageSet:
         for key, value in arrays.items()
         if key not in (*LAYOUT, "ids", "space") and value.ndim and len(value) == rows
     }
+    extra |= {key: np.full(rows, arrays[key]) for key in NAMES & set(arrays) - set(extra)}
     space = str(arrays["space"]) if "space" in arrays else None
     return ImageSet(
         name=name,
@@ -134,7 +137,10 @@ def join(parts: Sequence[ImageSet], text: str) -> ImageSet:
                 f"{len(part.classes)}), expected parts of one set."
             )
     starts = np.cumsum([0] + [len(part) for part in parts[:-1]])
-    keys = [key for key in first.extra if all(key in part.extra for part in parts)]
+    keys = [
+        key for key in first.extra if key not in NAMES and all(key in part.extra for part in parts)
+    ]
+    facts = {key: np.concatenate([part.extra[key] for part in parts]) for key in keys}
     return replace(
         first,
         ids=unique([i for part in parts for i in part.ids]),
@@ -142,7 +148,7 @@ def join(parts: Sequence[ImageSet], text: str) -> ImageSet:
         read=ReadJoined(
             tuple(p.read for p in parts if isinstance(p.read, ReadPack)), tuple(starts.tolist())
         ),
-        extra={key: np.concatenate([part.extra[key] for part in parts]) for key in keys},
+        extra={**facts, **(pooled_provenance(parts) if any(map(stated, parts)) else {})},
         fingerprint=fingerprint(part.fingerprint for part in parts),
     )
 

@@ -16,6 +16,7 @@ from counterlens.data.folders import open_folder
 from counterlens.data.frozen import is_frozen
 from counterlens.data.manifests import open_manifest
 from counterlens.data.opening import open_set, split
+from counterlens.data.provenance import NAMES, pooled_provenance
 from counterlens.data.sets import Aside, encoded, fingerprint, sample_rows, subset
 from counterlens.errors import InputError
 from counterlens.images import ImageSet, Pixels, Planes
@@ -65,14 +66,22 @@ def open_part(
 
 
 def join_parts(parts: Sequence[ImageSet], labels: Int64[np.ndarray, "n"]) -> ImageSet:
-    """Several sets as one, with labels of their own; further facts stay where all have them."""
+    """Several sets as one, with labels of their own.
+
+    Licence, author and source stay with each image; other facts stay where all sets have them.
+    """
     several = len(parts) > 1
     names = [part.name for part in parts]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise InputError(f"two sets are named {twice[0]!r}. Name one of them yourself: NAME=SPEC.")
     ids = [f"{part.name}/{i}" if several else i for part in parts for i in part.ids]
-    shared = [key for key in parts[0].extra if all(key in part.extra for part in parts)]
+    shared = [
+        key
+        for key in parts[0].extra
+        if key not in NAMES and all(key in part.extra for part in parts)
+    ]
+    facts = {key: np.concatenate([part.extra[key] for part in parts]) for key in shared}
     return replace(
         parts[0],
         name="+".join(names),
@@ -84,7 +93,7 @@ def join_parts(parts: Sequence[ImageSet], labels: Int64[np.ndarray, "n"]) -> Ima
             np.cumsum([0] + [len(part) for part in parts[:-1]], dtype=np.int64),
         ),
         space=None,
-        extra={key: np.concatenate([part.extra[key] for part in parts]) for key in shared},
+        extra={**facts, **pooled_provenance(parts)},
         fingerprint=fingerprint(part.fingerprint for part in parts),
         notes=tuple(f"{part.name}: {note}" for part in parts for note in part.notes),
     )

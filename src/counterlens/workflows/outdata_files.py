@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from counterlens.data.packed import write_encoded
+from counterlens.data.provenance import stated
 from counterlens.data.sets import ReadFiles, ReadRows, encoded
 from counterlens.images import ImageSet, resize, tile, write_png
 from counterlens.runs import Run, key_part, write_text
@@ -23,18 +24,26 @@ def write_kept(folder: Path, kept: ImageSet) -> str:
     """
     classes = list(kept.classes) or ["unknown"]
     labels = kept.labels.tolist()
+    facts = stated(kept)
     places = _files(kept)
     if places is not None:
         lines = [
             json_line(
-                {"path": str(path), "label": classes[k] if k >= 0 else None, "id": kept.ids[i]}
+                {
+                    "path": str(path),
+                    "label": classes[k] if k >= 0 else None,
+                    "id": kept.ids[i],
+                    **{fact: texts[i] for fact, texts in facts.items()},
+                }
             )
             for i, (path, k) in enumerate(zip(places, labels, strict=True))
         ]
         write_text(folder / "kept.jsonl", "".join(line + "\n" for line in lines))
         return str(folder / "kept.jsonl")
     data = [encoded(kept.read, i) for i in range(len(kept))]
-    write_encoded(folder / "kept.npz", data, labels, classes, ids=np.array(list(kept.ids)))
+    columns = {fact: texts.astype(str) for fact, texts in facts.items()}
+    ids = np.array(list(kept.ids))
+    write_encoded(folder / "kept.npz", data, labels, classes, ids=ids, **columns)
     return f"pack:{folder / 'kept.npz'}"
 
 
