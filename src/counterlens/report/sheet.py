@@ -25,10 +25,21 @@ def write_sheet(
     pictures: Sequence[bytes],
     *,
     reviewer: str = "",
+    role: str = "reviewer",
+    others: Sequence[Sequence[str]] = (),
 ) -> None:
-    """Write the page; the pictures, JPEG each, are inside it."""
+    """Write the page; the pictures, JPEG each, are inside it.
+
+    A browser keeps verdicts under the run, the role and the name typed on the page, so that
+    several people at one browser never see each other's.
+
+    Args:
+        reviewer: whose page it is; empty for a page on which people type their name.
+        role: reviewer, or adjudicator.
+        others: for an adjudicator, what reviewers said of each image.
+    """
     cards = []
-    for row, data in zip(rows, pictures, strict=True):
+    for row, data, said in zip(rows, pictures, others or [()] * len(rows), strict=True):
         cards.append(
             {
                 "id": row["id"],
@@ -38,6 +49,7 @@ def write_sheet(
                 "source": f"data:image/jpeg;base64,{base64.b64encode(data).decode()}",
                 "small": max(row["width"], row["height"]) <= 112,
                 "suggested": list(row.get("suggested", ())),
+                "others": list(said),
             }
         )
     kind = str(run.manifest.get("kind", "adversarial"))
@@ -50,6 +62,8 @@ def write_sheet(
             cards=cards,
             tags=TAGS,
             reviewer=reviewer,
+            role=Markup(_script_text(role)),
+            adjudicates=role == "adjudicator",
             key=Markup(
                 _script_text(f"counterlens-review {run.manifest['started']} {run.folder.name}")
             ),

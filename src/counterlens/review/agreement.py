@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float64
 
-from counterlens.review.store import VERDICTS, Verdict
+from counterlens.review.store import VERDICTS, Verdict, same_person
 from counterlens.runs import Number
 
 Counts = Float64[np.ndarray, "_ _"]
@@ -66,10 +66,19 @@ def fleiss(counts: Counts, weights: Float64[np.ndarray, "_"] | None = None) -> f
 
 @dataclass(frozen=True)
 class Decision:
-    """What is to become of an image: accept, reject, contested (people differ), or pending."""
+    """What the verdicts on an image amount to.
+
+    Args:
+        outcome: accept, reject, contested (people differ or are unsure), or pending.
+        verdicts: the last verdict of each reviewer, by name.
+        adjudicated: the verdict of each adjudicator that decided the outcome, by name; empty where
+            the reviewers decided it.
+        tags: failure modes named by those who accepted the image.
+    """
 
     outcome: str
-    reviewers: int
+    verdicts: Mapping[str, str]
+    adjudicated: Mapping[str, str]
     tags: tuple[str, ...]
 
 
@@ -78,29 +87,37 @@ def decisions(
 ) -> dict[str, Decision]:
     """An adjudicator's word, else the reviewers' where all of them say the same.
 
+    The word of an adjudicator who also reviewed the image does not count.
+
     Args:
         items: the images.
         latest: the last word of each person.
-        least: reviewers that must have spoken.
+        least: reviewers that must have judged an image.
     """
-    out = {}
     by_item: dict[str, list[Verdict]] = {}
     for verdict in latest:
         by_item.setdefault(verdict.item, []).append(verdict)
-    for item in items:
-        said = by_item.get(item, [])
-        words = {v.verdict for v in said if v.role == "reviewer"}
-        count = sum(v.role == "reviewer" for v in said)
-        settled = [v.verdict for v in said if v.role == "adjudicator" and v.verdict != "unsure"]
-        if len(set(settled)) == 1:
-            outcome = settled[0]
-        elif settled or len(words) > 1 or words == {"unsure"}:
-            outcome = "contested"
-        else:
-            outcome = words.pop() if words and count >= least else "pending"
-        tags = dict.fromkeys(tag for v in said if v.verdict == "accept" for tag in v.tags)
-        out[item] = Decision(outcome, count, tuple(tags))
-    return out
+    return {item: _decide(by_item.get(item, []), least) for item in items}
+
+
+def _decide(said: Sequence[Verdict], least: int) -> Decision:
+    verdicts = {v.reviewer: v.verdict for v in said if v.role == "reviewer"}
+    people = {same_person(name) for name in verdicts}
+    settled = {
+        v.reviewer: v.verdict
+        for v in said
+        if v.role == "adjudicator"
+        and v.verdict != "unsure"
+        and same_person(v.reviewer) not in people
+    }
+    words = set(settled.values()) or set(verdicts.values())
+    if len(words) > 1 or words == {"unsure"}:
+        outcome = "contested"
+    else:
+        outcome = words.pop() if words and len(verdicts) >= least else "pending"
+    decided = settled if outcome in ("accept", "reject") else {}
+    tags = dict.fromkeys(tag for v in said if v.verdict == "accept" for tag in v.tags)
+    return Decision(outcome, verdicts, decided, tuple(tags))
 
 
 def agreement(

@@ -107,7 +107,10 @@ class Store:
         return cls(Path(path))
 
     def add(self, verdicts: Verdict | Iterable[Verdict]) -> int:
-        """Keep verdicts, all of them or none; returns how many were new."""
+        """Keep verdicts, all of them or none; returns how many were new.
+
+        Nobody adjudicates an image that they reviewed, nor reviews one that they adjudicated.
+        """
         rows = [verdicts] if isinstance(verdicts, Verdict) else list(verdicts)
         known = set(self.items())
         for row in rows:
@@ -128,6 +131,7 @@ class Store:
                     for row in rows
                 ],
             )
+            _refuse_two_roles(base, rows)
             return base.total_changes - before
 
     def items(self) -> list[str]:
@@ -209,6 +213,27 @@ class Store:
             raise InputError(
                 f"{self.path} cannot be used as a store of verdicts: {error}."
             ) from None
+
+
+def same_person(name: str) -> str:
+    """A name as it is compared: case and spaces around it do not make another person.
+
+    >>> same_person(" Ann") == same_person("ann")
+    True
+    """
+    return " ".join(name.split()).casefold()
+
+
+def _refuse_two_roles(base: sqlite3.Connection, rows: Sequence[Verdict]) -> None:
+    """Refuse verdicts by which somebody would be reviewer and adjudicator of one image."""
+    asked = "SELECT DISTINCT reviewer FROM verdicts WHERE item = ? AND role != ?"
+    for row in rows:
+        others = [same_person(name) for (name,) in base.execute(asked, (row.item, row.role))]
+        if same_person(row.reviewer) in others:
+            raise InputError(
+                f"{row.reviewer} would be both reviewer and adjudicator of {row.item!r}. Someone "
+                "who did not review the image has to adjudicate it: --adjudicate --reviewer OTHER."
+            )
 
 
 def store_path(folder: Path) -> Path:

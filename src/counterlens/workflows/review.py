@@ -2,14 +2,14 @@
 
 import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from counterlens.errors import InputError
 from counterlens.images import read, resize, thumbnail
 from counterlens.report.sheet import write_sheet
-from counterlens.review import Store, Verdict, agreement, decisions, store_path
+from counterlens.review import Store, Verdict, agreement, decisions, same_person, store_path
 from counterlens.runs import Run
 
 KEYS = {"a": "accept", "r": "reject", "u": "unsure"}
@@ -45,22 +45,75 @@ def review(
     if not opened.done or not rows:
         raise InputError(f"{run} has no shortlist. Make one: counterlens curate adversarial.")
     ids = [row["id"] for row in rows]
+    reviewer = reviewer.strip()
     store = Store.create(store_path(opened.folder), ids, about=_about(opened))
+    asks = not (take or sheet or export or status)
+    if (asks or (sheet and adjudicate)) and not reviewer:
+        raise InputError("nobody is named. Say who you are: --reviewer NAME.")
     for path in take:
         _say(f"{store.take(path)} new verdicts from {path}", quiet)
     if sheet is not None:
-        pictures = [thumbnail(read(opened.folder / row["image"]), _SHEET) for row in rows]
-        write_sheet(sheet, opened, rows, pictures, reviewer=reviewer)
+        _write_sheet(sheet, store, opened, rows, reviewer, adjudicate)
         _say(f"open {sheet} in a browser; its verdicts come back with --take FILE.jsonl", quiet)
     if export is not None:
         _say(f"{store.export(export)} verdicts written to {export}", quiet)
-    if not (take or sheet or export or status):
-        if not reviewer.strip():
-            raise InputError("nobody is named. Say who you are: --reviewer NAME.")
-        _ask_all(store, opened, rows, reviewer.strip(), adjudicate, sys.stdin)
+    if asks:
+        _ask_all(store, opened, rows, reviewer, adjudicate, sys.stdin)
     found = progress(store, ids)
-    _say(found["told"], quiet)
+    _say(found["summary"], quiet)
+    _say(f"next: {_next_step(found['outcomes'], run)}", quiet)
     return found
+
+
+def _next_step(outcomes: Mapping[str, int], run: Path) -> str:
+    command = f"counterlens curate review {run} --reviewer NAME"
+    if outcomes.get("pending"):
+        return f"{command} ({outcomes['pending']} images have no verdict yet)"
+    if outcomes.get("contested"):
+        return (
+            f"{command} --adjudicate, by somebody who reviewed none of the "
+            f"{outcomes['contested']} contested images"
+        )
+    return f"counterlens curate freeze {run} --out FOLDER"
+
+
+def _write_sheet(
+    path: Path,
+    store: Store,
+    run: Run,
+    rows: Sequence[dict[str, Any]],
+    reviewer: str,
+    adjudicate: bool,
+) -> None:
+    """A page with the shortlist, or with what this adjudicator may settle and what was said."""
+    others: list[list[str]] = [[] for _ in rows]
+    if adjudicate:
+        rows = _contested(store, rows, reviewer)
+        others = [_others(store, row["id"]) for row in rows]
+    pictures = [thumbnail(read(run.folder / row["image"]), _SHEET) for row in rows]
+    role = "adjudicator" if adjudicate else "reviewer"
+    write_sheet(path, run, rows, pictures, reviewer=reviewer, role=role, others=others)
+
+
+def _contested(
+    store: Store, rows: Sequence[dict[str, Any]], adjudicator: str
+) -> list[dict[str, Any]]:
+    """Contested images that this person did not review; it is an error if there are none."""
+    made = decisions([row["id"] for row in rows], store.latest())
+    contested = [row for row in rows if made[row["id"]].outcome == "contested"]
+    free = [
+        row
+        for row in contested
+        if same_person(adjudicator) not in map(same_person, made[row["id"]].verdicts)
+    ]
+    if contested and not free:
+        raise InputError(
+            f"{adjudicator} reviewed all {len(contested)} contested images and cannot adjudicate "
+            "them. Somebody else has to: --adjudicate --reviewer OTHER."
+        )
+    if not free:
+        raise InputError("no image is contested, so there is nothing to adjudicate.")
+    return free
 
 
 def progress(store: Store, ids: Sequence[str]) -> dict[str, Any]:
@@ -70,16 +123,17 @@ def progress(store: Store, ids: Sequence[str]) -> dict[str, Any]:
     people = Counter(v.reviewer for v in latest if v.role == "reviewer")
     numbers = agreement(ids, latest) if people else {}
     kappa = numbers.get("review.fleiss")
-    told = ", ".join(f"{outcomes[w]} {w}" for w in ("accept", "reject", "contested", "pending"))
+    words = ("accept", "reject", "contested", "pending")
+    summary = ", ".join(f"{outcomes[w]} {w}" for w in words)
     if kappa is not None and kappa.value is not None:
-        told += f"; Fleiss' kappa {kappa.value:.2f} [{kappa.low:.2f}, {kappa.high:.2f}]"
+        summary += f"; Fleiss' kappa {kappa.value:.2f} [{kappa.low:.2f}, {kappa.high:.2f}]"
     return {
         "store": str(store.path),
         "images": len(ids),
         "outcomes": dict(outcomes),
         "reviewers": dict(people),
         "agreement": {key: number.to_json() for key, number in numbers.items()},
-        "told": told,
+        "summary": summary,
     }
 
 
@@ -98,11 +152,11 @@ def _ask_all(
 ) -> None:
     """Go through the images this person has not judged; each verdict is kept at once."""
     role = "adjudicator" if adjudicate else "reviewer"
-    todo = set(store.pending(reviewer, role=role))
     if adjudicate:
-        made = decisions([row["id"] for row in rows], store.latest())
-        todo = {item for item in made if made[item].outcome == "contested"}
-    queue = [row for row in rows if row["id"] in todo]
+        queue = _contested(store, rows, reviewer)
+    else:
+        todo = set(store.pending(reviewer, role=role))
+        queue = [row for row in rows if row["id"] in todo]
     print(HELP, file=sys.stderr)
     place, lines = 0, iter(answers)
     while place < len(queue):
