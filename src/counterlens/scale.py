@@ -16,7 +16,7 @@ import numpy as np
 from counterlens.errors import InputError, MissingExtra, first_line
 
 Columns = Mapping[str, np.ndarray]
-"""A table: columns of equal length. Texts are object arrays."""
+"""A table: columns of equal length, one value or one row of a matrix each. Texts are objects."""
 Work = Callable[[int, int], Columns]
 """From the first row and the one after the last to a table."""
 _TRIES = 3
@@ -49,7 +49,7 @@ def map_shards(
     *,
     on: str = "here",
     workers: int | None = None,
-    gpus: float = 0.0,
+    gpus: float | None = None,
     tell: Callable[[str], None] = lambda line: None,
 ) -> Iterator[tuple[Shard, Columns]]:
     """Do the work on every shard; tables come as they are done, on Ray in any order.
@@ -59,8 +59,8 @@ def map_shards(
             pickle for Ray.
         todo: shards to do.
         on: "here", "ray" (this machine) or the address of a cluster, ray://HOST:PORT.
-        workers: most workers on Ray; None lets it grow to the cores there are.
-        gpus: GPUs per worker.
+        workers: most workers on Ray; None lets it grow to the GPUs there are, or the cores.
+        gpus: GPUs that each worker on Ray reserves; None for one where Ray has any.
         tell: hears when the workers stand ready.
     """
     check_place(on)
@@ -85,7 +85,7 @@ def _on_ray(
     todo: Sequence[Shard],
     on: str,
     workers: int | None,
-    gpus: float,
+    gpus: float | None,
     tell: Callable[[str], None],
 ) -> Iterator[tuple[Shard, Columns]]:
     ray = _ray()
@@ -94,11 +94,19 @@ def _on_ray(
     if own:
         _start(ray, on)
     try:
-        cores = int(ray.cluster_resources().get("CPU", 1))
-        most = max(1, min(workers or cores, len(todo)))
+        resources = ray.cluster_resources()
+        cores, cards = int(resources.get("CPU", 1)), float(resources.get("GPU", 0))
+        each = (1.0 if cards >= 1 else 0.0) if gpus is None else gpus
+        room = int(cards / each) if each else cores
+        if room < 1:
+            raise InputError(f"each worker wants {each:g} GPUs and Ray has {cards:g}.")
+        most = min(workers or room, len(todo), room if each else len(todo))
         waiting = {shard.index: shard for shard in todo}
-        tell(f"Ray is up after {time.monotonic() - began:.1f} s: {cores} cores, ≤ {most} workers")
-        for shard, columns in _stream(ray, make, todo, most, gpus):
+        tell(
+            f"Ray is up after {time.monotonic() - began:.1f} s: {cores} cores, {cards:g} GPUs, "
+            f"≤ {most} workers"
+        )
+        for shard, columns in _stream(ray, make, todo, most, each):
             if waiting.pop(shard.index, None) is not None:  # done twice is kept once
                 yield shard, columns
         if waiting:
@@ -158,7 +166,9 @@ def to_arrow(columns: Columns, **constants: int) -> Any:
 
     length = len(next(iter(columns.values())))
     arrays = {
-        name: pa.array(values.tolist() if values.dtype == object else values)
+        name: _fixed(values)
+        if values.ndim == 2
+        else pa.array(values.tolist() if values.dtype == object else values)
         for name, values in columns.items()
     }
     texts = {name for name, values in columns.items() if values.dtype == object}
@@ -167,14 +177,28 @@ def to_arrow(columns: Columns, **constants: int) -> Any:
     return pa.table({**arrays, **extra})
 
 
+def _fixed(values: np.ndarray) -> Any:
+    """A matrix as a column whose cells are its rows."""
+    import pyarrow as pa
+
+    return pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), values.shape[1])
+
+
 def from_arrow(table: Any) -> dict[str, np.ndarray]:
     """An Arrow table as columns."""
-    return {
-        name: column.to_numpy(zero_copy_only=False)
-        if not _is_text(column)
-        else np.array(column.to_pylist(), dtype=object)
-        for name, column in zip(table.column_names, table.combine_chunks().columns, strict=True)
-    }
+    return {name: _to_numpy(table.column(name).combine_chunks()) for name in table.column_names}
+
+
+def _to_numpy(column: Any) -> np.ndarray:
+    import pyarrow as pa
+
+    if _is_text(column):
+        return np.array(column.to_pylist(), dtype=object)
+    if pa.types.is_fixed_size_list(column.type):
+        values: np.ndarray = column.flatten().to_numpy(zero_copy_only=False)
+        return values.reshape(len(column), column.type.list_size)
+    flat: np.ndarray = column.to_numpy(zero_copy_only=False)
+    return flat
 
 
 def _is_text(column: Any) -> bool:

@@ -80,13 +80,13 @@ def test_a_killed_pass_goes_on_where_it_stopped(tmp_path, monkeypatch) -> None:
 
 
 def test_without_pyarrow_the_tables_are_numpy_files_and_say_the_same(tmp_path, monkeypatch) -> None:
-    from counterlens.workflows import curate_pool
+    from counterlens.workflows import sharded
     from counterlens.workflows.curate import adversarial
 
     pool, model = make_pool(tmp_path / "pool"), factory(tmp_path)
     (pool / "red" / "broken.png").write_bytes(b"no picture")  # its reason is a text column
     whole = adversarial([str(pool)], filters=[model], out=tmp_path / "a", shard=4, quiet=True)
-    monkeypatch.setattr(curate_pool, "_has_arrow", lambda: False)
+    monkeypatch.setattr(sharded, "_has_arrow", lambda: False)
     bare = adversarial([str(pool)], filters=[model], out=tmp_path / "b", shard=4, quiet=True)
     ends = {
         run: {p.suffix for p in (tmp_path / run / "tables" / "opinions").iterdir()} for run in "ab"

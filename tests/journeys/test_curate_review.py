@@ -4,12 +4,14 @@ import hashlib
 import io
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tarfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -61,6 +63,11 @@ def test_two_reviewers_disagree_and_a_third_settles_it(counterlens, answer, mine
     card = json.loads((counterlens.at / "set" / "card.json").read_text(encoding="utf-8"))
     assert card["images"] == 10 and card["review"]["outcomes"] == {"accept": 10, "reject": 2}
     assert card["review"]["reviewers"] == ["ann", "bob"]
+    assert card["review"]["adjudicators"] == ["eve"]
+    assert card["review"]["accepted"] == {
+        "by_all_reviewers": 9, "by_adjudicator": 1, "by_adjudicator_though_rejected": 1,
+    }  # fmt: skip
+    assert "rejected by none" not in json.dumps(card)
     assert "review.fleiss" in card["numbers"]
 
 
@@ -74,42 +81,111 @@ def test_a_review_goes_on_where_it_stopped_and_can_go_back(answer, mined):
     assert len(store.pending("ann")) == 9
 
 
-def test_verdicts_of_a_page_come_back(counterlens, mined, tmp_path):
+@pytest.fixture
+def browser() -> Iterator[Any]:
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     path = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
     if path is None:
         pytest.skip("Chromium absent: install it or set CHROMIUM to its path")
+    with playwright.sync_playwright() as play:
+        chromium = play.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield chromium
+        chromium.close()
+
+
+def saved(page: Any, path: Path) -> Path:
+    with page.expect_download() as download:
+        page.locator("#save").click()
+    download.value.save_as(path)
+    return path
+
+
+def test_verdicts_of_a_page_come_back(counterlens, mined, tmp_path, browser):
     sheet = tmp_path / "sheet.html"
     said = counterlens("curate", "review", str(mined.folder), "--sheet", str(sheet), "-q")
     assert said.code == 0, said.err
-    with playwright.sync_playwright() as play:
-        browser = play.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        page = browser.new_page()
-        asked: list[str] = []
-        page.on("request", lambda request: asked.append(request.url))
-        page.goto(sheet.as_uri())
-        assert page.locator("article").count() == 12
-        page.locator("article").first.focus()
-        page.keyboard.press("a")
-        page.keyboard.press("r")
-        page.locator("article").nth(2).get_by_label("unsure").check()
-        page.locator("article").nth(2).get_by_label("texture").check()
-        page.locator("article").nth(2).locator(".reason").fill("“odd”")
-        page.locator("article").nth(2).locator(".reason").blur()
-        assert page.locator("#count").text_content() == "3 of 12 judged"
-        page.locator("#reviewer").fill("Zoë")
-        with page.expect_download() as saved:
-            page.locator("#save").click()
-        saved.value.save_as(tmp_path / "v.jsonl")
-        browser.close()
+    page = browser.new_page()
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto(sheet.as_uri())
+    assert page.locator("article").count() == 12
+    assert page.locator("main").evaluate("e => e.inert")  # nobody judges without a name
+    page.locator("#reviewer").fill("Zoë")
+    page.locator("article").first.focus()
+    page.keyboard.press("a")
+    page.keyboard.press("r")
+    page.locator("article").nth(2).get_by_label("unsure").check()
+    page.locator("article").nth(2).get_by_label("texture").check()
+    page.locator("article").nth(2).locator(".reason").fill("“odd”")
+    page.locator("article").nth(2).locator(".reason").blur()
+    assert page.locator("#count").text_content() == "3 of 12 judged"
+    verdicts = saved(page, tmp_path / "v.jsonl")
     assert [u for u in asked if not u.startswith(("file:", "data:", "blob:"))] == []
-    said = counterlens("curate", "review", str(mined.folder), "--take", str(tmp_path / "v.jsonl"))
+    said = counterlens("curate", "review", str(mined.folder), "--take", str(verdicts))
     assert said.code == 0, said.err
     last = {v.item: v for v in Store.open(store_path(mined.folder)).latest()}
     ids = [row["id"] for row in mined.table("shortlist")]
     assert [last[i].verdict for i in ids[:3]] == ["accept", "reject", "unsure"]
     assert last[ids[2]].reason == "“odd”" and last[ids[2]].tags == ("texture",)
     assert {v.reviewer for v in last.values()} == {"Zoë"} and len(last) == 3
+
+
+def test_two_people_at_one_browser_never_see_each_others_verdicts(
+    counterlens, mined, tmp_path, browser
+):
+    """Simulated reviewers in one browser profile: one page for all, and a page for each."""
+    for name in ("", "ann", "bob"):
+        given = ["--reviewer", name] if name else []
+        sheet = str(tmp_path / f"sheet{name}.html")
+        said = counterlens("curate", "review", str(mined.folder), "--sheet", sheet, *given, "-q")
+        assert said.code == 0, said.err
+    context = browser.new_context()
+    page = context.new_page()
+    page.goto((tmp_path / "sheetann.html").as_uri())
+    for _ in range(3):
+        page.locator("article:not([data-verdict=accept])").first.focus()
+        page.keyboard.press("a")
+    page.goto((tmp_path / "sheetbob.html").as_uri())
+    assert page.locator("#count").text_content() == "0 of 12 judged"
+    assert page.locator("input:checked").count() == 0
+    page.locator("article").first.focus()
+    page.keyboard.press("r")
+    lines = saved(page, tmp_path / "bob.jsonl").read_text("utf-8").splitlines()
+    assert [(row["reviewer"], row["verdict"]) for row in map(json.loads, lines)] == [
+        ("bob", "reject")
+    ]
+    page.goto((tmp_path / "sheet.html").as_uri())  # the page on which a name is typed
+    seen = {}
+    for name in ("ann", "bob", "eve", "ann"):
+        page.locator("#reviewer").fill(name)
+        seen[name] = page.locator("#count").text_content()
+    assert seen == {name: f"{n} of 12 judged" for name, n in (("ann", 3), ("bob", 1), ("eve", 0))}
+    page.reload()
+    page.locator("#reviewer").fill("ann")
+    assert page.locator("article[data-verdict=accept]").count() == 3
+    context.close()
+
+
+def test_an_adjudicators_page_holds_only_what_is_contested(counterlens, answer, mined, tmp_path):
+    sheet = tmp_path / "sheet.html"
+    page = ["curate", "review", str(mined.folder), "--sheet", str(sheet), "--adjudicate"]
+    answer(mined, "ann", "a\n" * 10 + "r blurred\na\n")
+    answer(mined, "bob", "a\n" * 12)
+    said = counterlens(*page, "--reviewer", "eve")
+    assert said.code == 0, said.err
+    text = sheet.read_text(encoding="utf-8")
+    contested = mined.table("shortlist")[10]["id"]
+    assert re.findall(r'data-item="([^"]*)"', text) == [contested]
+    assert "ann: reject blurred" in text and 'const role = "adjudicator"' in text
+    for who, expected in (("Ann", "cannot adjudicate"), ("", "--reviewer NAME")):
+        said = counterlens(*page, "--reviewer", who)
+        assert said.code == 2 and expected in said.lines[-1]
+    verdict = {"item": contested, "reviewer": "eve", "verdict": "accept", "role": "adjudicator"}
+    (tmp_path / "eve.jsonl").write_text(json.dumps(verdict), encoding="utf-8")
+    said = counterlens("curate", "review", str(mined.folder), "--take", str(tmp_path / "eve.jsonl"))
+    assert "12 accept" in said.err and "next: counterlens curate freeze" in said.err
+    said = counterlens(*page, "--reviewer", "eve")
+    assert said.code == 2 and "no image is contested" in said.lines[-1]
 
 
 def test_a_frozen_folder_is_an_imagefolder_with_true_checksums(counterlens, mined):
@@ -142,7 +218,11 @@ def test_tar_files_hold_the_same_pictures_and_open_as_a_set(counterlens, mined):
         assert np.array_equal(one.read(i), two.read(i))
     with tarfile.open(counterlens.at / "b" / "shards" / "000000.tar") as tar:
         names = tar.getnames()
-    assert len(names) == 36 and names[:3] == ["000000.png", "000000.json", "000000.cls"]
+        assert len(names) == 36 and names[:3] == ["000000.png", "000000.json", "000000.cls"]
+        numbers = [int(tar.extractfile(name).read()) for name in names if name.endswith(".cls")]
+        facts = [json.load(tar.extractfile(name)) for name in names if name.endswith(".json")]
+    assert numbers == two.labels.tolist()
+    assert [row["label"] for row in facts] == [two.classes[k] for k in numbers]
 
 
 def test_an_audit_of_a_frozen_set_counts_over_its_classes_alone(counterlens, mined, tmp_path):

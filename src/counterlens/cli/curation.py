@@ -321,12 +321,19 @@ def freeze(
     ] = "folder",
     held_out: Annotated[
         list[str],
-        typer.Option(help="A model that was no filter: does it fall too? May be repeated."),
+        typer.Option(
+            help="A model whose weights were no filter: does it fall too? May be repeated."
+        ),
     ] = [],
     unreviewed: Annotated[
         bool, typer.Option("--unreviewed", help="Freeze the whole shortlist, reviewed or not.")
     ] = False,
-    least: Annotated[int, typer.Option(help="Reviewers who must have accepted an image.")] = 1,
+    least: Annotated[int, typer.Option(help="Reviewers who must have judged an image.")] = 1,
+    keep_metadata: Annotated[
+        bool, typer.Option("--keep-metadata", help="Leave EXIF and GPS data in the files.")
+    ] = False,
+    on: On = "here",
+    workers: Workers = None,
     seed: Seed = 0,
     device: Device = "auto",
     trust_remote_code: TrustRemote = False,
@@ -343,6 +350,9 @@ def freeze(
         held_out=held_out,
         unreviewed=unreviewed,
         least=least,
+        keep_metadata=keep_metadata,
+        on=on,
+        workers=workers,
         seed=seed,
         device=device,
         trust_remote_code=trust_remote_code,

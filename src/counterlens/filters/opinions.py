@@ -2,7 +2,8 @@
 
 Paper: Hendrycks et al. 2021, Natural Adversarial Examples (section 3: two ResNet-50, 10 crops).
 Differs: the ten crops are cut only from images that every filter gets wrong in its usual view.
-    An image some filter gets right there is dropped whatever its other crops say.
+    An image some filter gets right there is dropped whatever its other crops say. These images
+    are decoded a second time: a photograph is held at full size only while it is resized.
 
 Columns: row, width, height, why (empty, or why the image was set aside), and for filter number f
     f_answer, f_confidence, f_true      usual view: answer, its probability, that of the label
@@ -29,6 +30,7 @@ from counterlens.predict import Runner, batch_size, eval_mode
 from counterlens.scale import Columns
 
 CROPS = 10
+Crops = UInt8[np.ndarray, "10 c h w"]
 _AHEAD = 2  # batches being decoded while one is judged
 _UNREAD = (
     (" pixels, expected at most", "too many pixels"),
@@ -93,55 +95,74 @@ class Judge:
         with ThreadPoolExecutor(_AHEAD) as pool:
             waiting = [pool.submit(self._read, *cut) for cut in cuts[:_AHEAD]]
             for number, (first, last) in enumerate(cuts):
-                pictures, why = waiting.pop(0).result()
+                batch = waiting.pop(0).result()
                 if number + _AHEAD < len(cuts):
                     waiting.append(pool.submit(self._read, *cuts[number + _AHEAD]))
-                tables.append(self._judge(first, last, pictures, why))
+                tables.append(self._judge(first, last, batch))
         return {key: np.concatenate([t[key] for t in tables]) for key in tables[0]}
 
-    def _read(self, start: int, stop: int) -> tuple[dict[int, Pixels], dict[int, str]]:
-        """Pictures of these rows; and why the others were set aside."""
-        pictures: dict[int, Pixels] = {}
-        why: dict[int, str] = {}
+    def _read(self, start: int, stop: int) -> "Views":
+        """Decode rows one after another; only what the filters see of a picture is kept."""
+        found = Views({}, {}, {})
         for row in range(start, stop):
             try:
                 pixels = self.asked.pool.read(row)
             except (InputError, OSError) as error:
-                why[row] = _reason(str(error))
+                found.why[row] = _reason(str(error))
                 continue
+            found.sides[row] = (pixels.shape[0], pixels.shape[1])
             if min(pixels.shape[:2]) < self.asked.least_side:
-                why[row] = f"shorter side below {self.asked.least_side} pixels"
+                found.why[row] = f"shorter side below {self.asked.least_side} pixels"
             elif max(pixels.shape[:2]) > 50 * min(pixels.shape[:2]):
-                why[row] = "too oblong"
-            pictures[row] = pixels
-        return pictures, why
+                found.why[row] = "too oblong"
+            else:
+                found.usual[row] = [one.view(pixels) for one in self.filters]
+        return found
 
     @torch.inference_mode()
-    def _judge(
-        self, start: int, stop: int, pictures: dict[int, Pixels], why: dict[int, str]
-    ) -> dict[str, np.ndarray]:
+    def _judge(self, start: int, stop: int, batch: "Views") -> dict[str, np.ndarray]:
         rows = np.arange(start, stop)
         labels = self.asked.pool.labels[start:stop]
-        sides = np.array(
-            [pictures[r].shape[:2] if r in pictures else (0, 0) for r in rows.tolist()]
-        )
+        sides = np.array([batch.sides.get(r, (0, 0)) for r in rows.tolist()])
         table: dict[str, np.ndarray] = {
             "row": rows,
             "width": sides[:, 1].astype(np.int32),
             "height": sides[:, 0].astype(np.int32),
-            "why": np.array([why.get(int(r), "") for r in rows], dtype=object),
+            "why": np.array([batch.why.get(int(r), "") for r in rows], dtype=object),
         }
-        good = np.array([i for i, r in enumerate(rows) if int(r) not in why], dtype=np.int64)
+        good = np.array([i for i, r in enumerate(rows) if int(r) not in batch.why], dtype=np.int64)
         wrong = np.ones(len(rows), bool)
         for f, one in enumerate(self.filters):
-            views = [one.view(pictures[int(rows[i])]) for i in good]
+            views = [batch.usual[int(rows[i])][f] for i in good]
             table |= _named(f, one.usual(views, labels, good))
             wrong &= table[f"{f}_answer"] != labels
         again = good[wrong[good] & (labels[good] >= 0)] if self.asked.crops else good[:0]
+        cut = self._crops(rows[again])
         for f, one in enumerate(self.filters):
-            chosen = [pictures[int(rows[i])] for i in again]
-            table |= _named(f, one.cropped(chosen, labels, again))
+            table |= _named(f, one.cropped([crops[f] for crops in cut], labels, again))
         return table
+
+    def _crops(self, rows: Int64[np.ndarray, "g"]) -> list[list[Crops]]:
+        """Ten crops for each filter, from pictures decoded again one after another."""
+        return [
+            [one.crops(pixels) for one in self.filters]
+            for pixels in map(self.asked.pool.read, rows.tolist())
+        ]
+
+
+@dataclass(frozen=True)
+class Views:
+    """A batch of decoded rows.
+
+    Args:
+        usual: by row, the picture as each filter usually sees it.
+        sides: by row, height and width of the picture.
+        why: by row, why it was set aside.
+    """
+
+    usual: dict[int, list[UInt8[np.ndarray, "c h w"]]]
+    sides: dict[int, tuple[int, int]]
+    why: dict[int, str]
 
 
 class Filter:
@@ -174,9 +195,13 @@ class Filter:
             true[good] = _of_label(p, labels[good])
         return {"answer": answer, "confidence": confidence, "true": true}
 
+    def crops(self, pixels: Pixels) -> Crops:
+        """Ten crops of a picture."""
+        return ten_crops(pixels, self.classifier.preprocess, channels=self.classifier.channels)
+
     def cropped(
         self,
-        pictures: Sequence[Pixels],
+        crops: Sequence[Crops],
         labels: Int64[np.ndarray, "n"],
         chosen: Int64[np.ndarray, "g"],
     ) -> dict[str, np.ndarray]:
@@ -186,9 +211,7 @@ class Filter:
         answer = np.full(n, -1, np.int32)
         highest, mean = (np.full(n, np.nan, np.float32) for _ in range(2))
         if len(chosen):
-            kind = self.classifier
-            cut = [ten_crops(p, kind.preprocess, channels=kind.channels) for p in pictures]
-            p = self.probabilities(np.concatenate(cut)).reshape(len(chosen), CROPS, -1)
+            p = self.probabilities(np.concatenate(crops)).reshape(len(chosen), CROPS, -1)
             true = p[np.arange(len(chosen)), :, labels[chosen]]  # image × crop
             seen[chosen], right[chosen] = CROPS, (p.argmax(2) == labels[chosen, None]).sum(1)
             answer[chosen] = p.mean(1).argmax(1)

@@ -3,7 +3,7 @@
 Only images that earlier stages left are looked at: copies of what was dropped do no harm.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,7 +15,9 @@ from counterlens.data import subset
 from counterlens.errors import InputError
 from counterlens.filters.funnel import Rows, Rule
 from counterlens.images import ImageSet, Pixels, prepared
+from counterlens.models import load
 from counterlens.models.parts import features
+from counterlens.scale import Columns, Work
 from counterlens.screen.copies import Signatures, copies, signatures
 from counterlens.screen.duplicates import nearest
 from counterlens.screen.hashes import near, phash
@@ -50,6 +52,60 @@ def twins(pool: ImageSet, found: Copies, *, bits: int = BITS) -> Rule:
     return Rule("no twins", f"of images within {bits} of 64 bits of a hash one stays", keep)
 
 
+@dataclass(frozen=True)
+class Marks:
+    """Hashes of some images and of cut-outs of them, and features where a classifier gave any."""
+
+    signatures: Signatures
+    features: Float[np.ndarray, "n d"] | None
+
+    @classmethod
+    def of_table(cls, table: Columns) -> "Marks":
+        """From the columns that `Marking` makes."""
+        n, views = table["cosine"].shape
+        grey = table["grey"].reshape(n, views, -1)
+        return cls(Signatures(table["cosine"], table["gradient"], grey), table.get("features"))
+
+
+@dataclass(frozen=True)
+class Marking:
+    """Everything a worker needs to mark rows of a set; pickles as paths and names.
+
+    Args:
+        images: the set.
+        model: spec of the classifier whose features are taken; None for hashes alone.
+        device: where it runs.
+        trust_remote_code: allow the model to run code of its own.
+    """
+
+    images: ImageSet
+    model: str | None
+    device: str = "auto"
+    trust_remote_code: bool = False
+
+    def __call__(self) -> Work:
+        """Load the classifier."""
+        if self.model is None:
+            return self.using(None)
+        trust = self.trust_remote_code
+        return self.using(load(self.model, device=self.device, trust_remote_code=trust))
+
+    def using(self, classifier: Classifier | None) -> Work:
+        """Mark rows with a classifier that is loaded already."""
+
+        def work(start: int, stop: int) -> Columns:
+            found = marks(self.images, range(start, stop), classifier)
+            n = stop - start
+            table = {
+                "cosine": found.signatures.cosine,
+                "gradient": found.signatures.gradient,
+                "grey": found.signatures.grey.reshape(n, -1),
+            }
+            return table if found.features is None else {**table, "features": found.features}
+
+        return work
+
+
 def leaks(
     pool: ImageSet,
     known: ImageSet,
@@ -58,6 +114,7 @@ def leaks(
     bits: int = BITS,
     classifier: Classifier | None = None,
     cosine: float = COSINE,
+    known_marks: Callable[[], Marks] | None = None,
 ) -> Rule:
     """Images that look like one of a known set are dropped.
 
@@ -68,17 +125,21 @@ def leaks(
         bits: hashes of at most so many different bits are copies.
         classifier: whose features are compared as well; None compares hashes alone.
         cosine: features of at least this cosine are copies.
+        known_marks: gives the marks of `known`; None marks them here, one after another.
     """
 
     def keep(rows: Rows) -> Rows:
-        everything = np.arange(len(known))
+        if not len(rows):
+            return rows
+        theirs = known_marks() if known_marks else marks(known, range(len(known)), classifier)
+        ours = marks(pool, rows, classifier)
         pairs: list[tuple[int, int, str, float]] = [
             (copy.other, copy.own, "bits", float(copy.bits))
-            for copy in copies(marks(known, everything), marks(pool, rows), most_bits=bits)
+            for copy in copies(theirs.signatures, ours.signatures, most_bits=bits)
         ]
-        if classifier is not None and len(rows):
-            ours, theirs = embed(classifier, pool, rows), embed(classifier, known, everything)
-            pairs += [(i, j, "cosine", c) for i, j, c in _nearer(ours, theirs, cosine)]
+        if ours.features is not None and theirs.features is not None:
+            close = _nearer(ours.features, theirs.features, cosine)
+            pairs += [(i, j, "cosine", c) for i, j, c in close]
         gone = {i for i, _, _, _ in pairs}
         for i, j, measure, value in pairs:
             row = {"id": pool.ids[int(rows[i])], "copy_of": known.ids[j], "set": known.name}
@@ -117,9 +178,12 @@ def _nearer(
     return [(i, int(place[i]), float(cosine[i])) for i in close]
 
 
-def marks(images: ImageSet, rows: Rows | Sequence[int]) -> Signatures:
-    """Hashes of some images and of cut-outs of them."""
-    return signatures(_pictures(images, rows))
+def marks(
+    images: ImageSet, rows: Rows | Sequence[int], classifier: Classifier | None = None
+) -> Marks:
+    """Hashes of some images and of cut-outs of them, and their features."""
+    features = None if classifier is None else embed(classifier, images, rows)
+    return Marks(signatures(_pictures(images, rows)), features)
 
 
 def _pictures(images: ImageSet, rows: Rows | Sequence[int]) -> Iterator[Pixels]:

@@ -178,5 +178,35 @@ def weights_hash(net: nn.Module) -> str:
     return digest.hexdigest()
 
 
+def shared_weights(one: nn.Module, other: nn.Module) -> float | None:
+    """Share of the weights of `one` that `other` has too, whatever they are called.
+
+    Compared are matrices and kernels as loaded, each with those of its shape, to 1 % of its largest
+    weight: a copy in half precision is the same. None where `one` has no such weights.
+    """
+    by_shape: dict[tuple[int, ...], list[Tensor]] = {}
+    for theirs in _kernels(other):
+        by_shape.setdefault(tuple(theirs.shape), []).append(theirs)
+    total = shared = 0
+    for ours in _kernels(one):
+        limit = 0.01 * float(ours.abs().max())
+        total += ours.numel()
+        if any(
+            bool((ours - theirs).abs().max() <= limit)
+            for theirs in by_shape.get(tuple(ours.shape), ())
+        ):
+            shared += ours.numel()
+    return shared / total if total else None
+
+
+def _kernels(net: nn.Module) -> list[Tensor]:
+    inside = net.net if isinstance(net, Classifier) else net
+    return [
+        value.detach().cpu().float()
+        for value in inside.state_dict().values()
+        if value.is_floating_point() and value.ndim >= 2 and bool(value.any())
+    ]
+
+
 def _told(error: Exception) -> str:
     return f"{type(error).__name__}: {first_line(error).rstrip('. ')}"

@@ -46,6 +46,7 @@ def choose_classes(
         raise InputError("--least takes 1 or more images, --cosine a number in (0, 1].")
     loaded = load_models([model], device=device, trust_remote_code=trust_remote_code)
     parts = Parts.open(pool, alias=alias, limit=None, seed=0)
+    parts.need_labels()
     frame = choose_frame(loaded, parts, "pool")
     labels = labelled(parts, frame, loaded[0]).images.labels
     counts = np.bincount(labels[labels >= 0], minlength=len(frame.classes))

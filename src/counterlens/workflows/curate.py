@@ -4,7 +4,7 @@ Paper: Hendrycks et al. 2021, Natural Adversarial Examples (section 3).
 Differs: see `filters.natural_adversarial` and `filters.out_of_distribution`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from counterlens.data import name_of, open_set
 from counterlens.filters import natural_adversarial, out_of_distribution
 from counterlens.filters.funnel import Rule, run_funnel
 from counterlens.filters.opinions import Opinions
-from counterlens.filters.screens import BITS, COSINE, Copies, leaks, twins
+from counterlens.filters.screens import BITS, COSINE, Copies, Marking, Marks, leaks, twins
 from counterlens.images import ImageSet
 from counterlens.label_spaces.overlap import overlaps
 from counterlens.report import render
@@ -38,9 +38,8 @@ from counterlens.workflows.curate_record import (
     write_funnel,
 )
 from counterlens.workflows.failure_modes import probe
+from counterlens.workflows.sharded import SHARD, Where, in_shards
 from counterlens.workflows.telling import Say, teller
-
-SHARD = 512
 
 
 def adversarial(
@@ -99,7 +98,9 @@ def adversarial(
     say = teller(quiet)
     models = load_models(filters, device=device, trust_remote_code=trust_remote_code)
     parts = Parts.open(pool, alias=alias, limit=limit, seed=seed)
+    parts.need_labels()
     frame = choose_frame(models, parts, classes)
+    say(f"answers are counted over {frame.told}")
     whole = labelled(parts, frame, models[0])
     known = [open_set(spec) for spec in against]
     run = _begin(out, "adversarial", pool, settings, resume, whole, frame, filters, models)
@@ -114,17 +115,18 @@ def adversarial(
     )
     table = judge_pool(run, asked, size=shard, on=on, workers=workers, say=say)
     copies = Copies()
-    screens = _screens(whole.images, known, copies, models[0], bits, cosine)
+    where = Where(shard, on, workers, device)
+    screens = _screens(run, whole.images, known, copies, models[0], where=where, say=say)
     labels = whole.images.labels
     made = run_funnel(
         len(labels),
         natural_adversarial.rules(table, labels, len(filters), limits, screens),
     )
     sure = natural_adversarial.truth(table, len(filters), "true_max")
-    facts = {"licence": licence, "source": source}
+    given = {"licence": licence, "source": source}
     say(f"{len(made.rows)} images are left; probing the first {min(tags, len(made.rows))}")
     probes = probe(models[0], whole.images, made.rows[:tags].tolist())
-    keep_shortlist(run, whole, frame, table, made, facts, {"true_confidence": sure}, probes)
+    keep_shortlist(run, whole, frame, table, made, given, {"true_confidence": sure}, probes)
     write_funnel(run, whole, table, made, copies)
     eligible = np.flatnonzero((table["why"] == "") & (labels >= 0))
     rest = np.setdiff1d(eligible, made.rows)
@@ -194,12 +196,14 @@ def ood(
     )
     table = judge_pool(run, asked, size=shard, on=on, workers=workers, say=say)
     copies = Copies()
-    screens = _screens(whole.images, [known] if known else [], copies, models[0], bits, cosine)
+    where = Where(shard, on, workers, device)
+    against = [known] if known else []
+    screens = _screens(run, whole.images, against, copies, models[0], where=where, say=say)
     rules = out_of_distribution.rules(table, foreign, len(filters), limits, screens)
     made = run_funnel(len(foreign), rules)
-    facts = {"licence": licence, "source": source}
+    given = {"licence": licence, "source": source}
     sure = out_of_distribution.certainty(table, len(filters))
-    keep_shortlist(run, whole, frame, table, made, facts, {"least_confidence": sure})
+    keep_shortlist(run, whole, frame, table, made, given, {"least_confidence": sure})
     write_funnel(run, whole, table, made, copies)
     if known is not None:
         every = np.arange(len(known))
@@ -249,19 +253,40 @@ def _begin(
 
 
 def _screens(
+    run: Run,
     pool: ImageSet,
     known: Sequence[ImageSet],
     copies: Copies,
     first: Classifier,
-    bits: int,
-    cosine: float,
+    *,
+    where: Where,
+    say: Say,
 ) -> tuple[Rule, ...]:
+    """Stages that drop copies; known images are marked shard by shard and kept for --resume."""
+    settings = run.manifest["settings"]
+    bits, cosine = settings["bits"], settings["cosine"]
     if bits < 0:
         return ()
     judge = first if cosine > 0 else None
+
+    def marked(images: ImageSet) -> Callable[[], Marks]:
+        spec = settings["filters"][0] if judge else None
+        asked = Marking(images, spec, where.device, settings["trust_remote_code"])
+        make = asked if where.on != "here" else lambda: asked.using(judge)
+        folder = run.path("state", f"known-{images.fingerprint}-{len(images)}/x").parent
+        what = f"images of {images.name} compared"
+        return lambda: Marks.of_table(
+            in_shards(folder, make, len(images), where, what=what, say=say)
+        )
+
     return (
         twins(pool, copies, bits=bits),
-        *(leaks(pool, k, copies, bits=bits, classifier=judge, cosine=cosine) for k in known),
+        *(
+            leaks(
+                pool, k, copies, bits=bits, classifier=judge, cosine=cosine, known_marks=marked(k)
+            )
+            for k in known
+        ),
     )
 
 
@@ -292,6 +317,24 @@ def _foreign(
 def _end(run: Run, say: Say) -> Run:
     render(run)
     run.finish()
-    steps = " → ".join(f"{row['kept']:,}" for row in run.table("funnel"))
-    say(f"funnel: {steps}")
+    rows = run.table("funnel")
+    say("funnel: " + " → ".join(f"{row['kept']:,}" for row in rows))
+    say(_next_step(run, rows))
     return run
+
+
+def _next_step(run: Run, funnel: Sequence[dict[str, Any]]) -> str:
+    """What to do with the shortlist, or why it is empty and what would change that."""
+    if funnel[-1]["kept"]:
+        return (
+            f"next: counterlens curate review {run.folder} --reviewer NAME (in the terminal), or "
+            f"with --sheet sheet.html (in a browser)"
+        )
+    last = next(row for row in funnel if not row["kept"])
+    text = (
+        f"no image is left: the stage {last['stage']!r} dropped the last {last['before']:,} "
+        f"({last['rule']}). Answers were counted over {run.manifest['protocol']}"
+    )
+    if run.manifest["settings"]["classes"] == "pool":
+        text += "; a choice among few classes is easy: --classes all counts over all of them"
+    return f"{text}. Try a larger or harder pool, or another --confidence."

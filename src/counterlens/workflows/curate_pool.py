@@ -1,21 +1,15 @@
-"""The pool of a curation: its sets in the classes of the filters, and one pass over it.
-
-The pass writes a Parquet file per shard into the run (where pyarrow is not installed, an .npz file
-of the same columns); a file that is there is not made again, so an interrupted pass goes on where
-it stopped, here or on Ray.
-"""
+"""The pool of a curation: its sets in the classes of the filters, and one pass over it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from counterlens.classifier import Classifier
 from counterlens.data.pools import join_parts, open_part
 from counterlens.data.sets import Aside
-from counterlens.errors import InputError, MissingExtra, RunExists
+from counterlens.errors import InputError, RunExists
 from counterlens.filters.opinions import Opinions
 from counterlens.images import ImageSet
 from counterlens.label_spaces import match_classes
@@ -23,8 +17,8 @@ from counterlens.label_spaces.maps import SPACES, declared_map
 from counterlens.label_spaces.matching import pair_classes
 from counterlens.models import load
 from counterlens.models.weights import weights_hash
-from counterlens.runs import Run, atomic, read_json, write_json
-from counterlens.scale import Columns, Shard, from_arrow, map_shards, shards, to_arrow
+from counterlens.runs import Run, read_json, write_json
+from counterlens.workflows.sharded import Where, in_shards
 from counterlens.workflows.telling import Say
 
 
@@ -91,6 +85,16 @@ class Parts:
         if unused:
             raise InputError(f"--alias names {sorted(unused)[0]!r}, which no set of the pool has.")
         return cls(tuple(sets), tuple(aside))
+
+    def need_labels(self) -> None:
+        """Refuse a set none of whose images has a class."""
+        for part in self.sets:
+            if not (part.labels >= 0).any():
+                raise InputError(
+                    f"{part.name} holds {len(part)} images and no class of any of them. Expected "
+                    "a folder per class, e.g. cat/1.jpg, or a table with the columns path and "
+                    "label."
+                )
 
 
 def _alias(text: str) -> tuple[str, str]:
@@ -215,61 +219,10 @@ def judge_pool(
     """Opinions on the whole pool, a row per image; what the run already has is read back."""
     _same_pool(run, asked, size)
     folder = run.path("tables", "opinions/x").parent
-    every = shards(len(asked.pool), size)
-    todo = [shard for shard in every if not _part(folder, shard).exists()]
-    if len(todo) < len(every):
-        say(f"{len(every) - len(todo)} of {len(every)} shards are there already")
-    done = sum(s.stop - s.start for s in every) - sum(s.stop - s.start for s in todo)
-    for shard, columns in map_shards(asked, todo, on=on, workers=workers, tell=say):
-        _write(_part(folder, shard), columns)
-        done += shard.stop - shard.start
-        say(f"{done:,} of {len(asked.pool):,} images judged")
-    tables = [_read(_part(folder, shard)) for shard in every]
-    table = {key: np.concatenate([t[key] for t in tables]) for key in tables[0]}
+    where = Where(size, on, workers, asked.device)
+    table = in_shards(folder, asked, len(asked.pool), where, what="images judged", say=say)
     assert np.array_equal(table["row"], np.arange(len(asked.pool)))
     return table
-
-
-def _part(folder: Path, shard: Shard) -> Path:
-    name = f"part-{shard.index:06d}"
-    there = [folder / f"{name}.{end}" for end in ("parquet", "npz")]
-    return next((path for path in there if path.exists()), there[0 if _has_arrow() else 1])
-
-
-def _has_arrow() -> bool:
-    try:
-        import pyarrow.parquet  # noqa: F401
-    except ImportError:
-        return False
-    return True
-
-
-def _write(path: Path, columns: Columns) -> None:
-    if path.suffix == ".parquet":
-        import pyarrow.parquet as parquet
-
-        with atomic(path) as part:
-            parquet.write_table(to_arrow(columns), part)
-        return
-    texts: dict[str, Any] = {
-        k: v.astype(str) if v.dtype == object else v for k, v in columns.items()
-    }
-    with atomic(path) as part, part.open("wb") as file:
-        np.savez(file, **texts)
-
-
-def _read(path: Path) -> dict[str, np.ndarray]:
-    if path.suffix == ".parquet":
-        if not _has_arrow():
-            raise MissingExtra(
-                f"{path.name} is Parquet, which needs pyarrow. Install it: "
-                "pip install 'counterlens[ray]'."
-            )
-        import pyarrow.parquet as parquet
-
-        return from_arrow(parquet.read_table(path))
-    with np.load(path) as stored:
-        return {k: v.astype(object) if v.dtype.kind == "U" else v for k, v in stored.items()}
 
 
 def _same_pool(run: Run, asked: Opinions, size: int) -> None:

@@ -10,11 +10,12 @@ import torch
 
 from counterlens import metrics
 from counterlens.classifier import Classifier
+from counterlens.data.provenance import COLUMNS, NOT_STATED
 from counterlens.data.sets import encoded, sample_rows, subset
 from counterlens.errors import InputError
 from counterlens.filters.funnel import Funnel
 from counterlens.filters.screens import Copies
-from counterlens.images import ImageSet, prepared, resize, suffix_of, write_png
+from counterlens.images import ImageSet, credits, prepared, resize, suffix_of, write_png
 from counterlens.runs import Number, Run, atomic, key_part
 from counterlens.screen import lowlevel
 from counterlens.workflows.curate_pool import Frame, Pool
@@ -30,13 +31,14 @@ def keep_shortlist(
     frame: Frame,
     table: dict[str, np.ndarray],
     made: Funnel,
-    facts: dict[str, str],
+    given: dict[str, str],
     scores: dict[str, np.ndarray],
     probes: Sequence[Probes] = (),
 ) -> None:
     """The shortlist with its pictures as they are stored, best first; the first ones are shown.
 
     Args:
+        given: licence and source of images whose set does not state them.
         scores: further columns, a value per image of the pool.
         probes: of the first images of the shortlist.
     """
@@ -63,7 +65,7 @@ def keep_shortlist(
             "height": int(table["height"][row]),
             "image": f"images/{name}",
             "sha256": hashlib.sha256(data).hexdigest(),
-            **_provenance(pool, row, facts),
+            **_provenance(pool, row, given, data),
             **(_suggested(probes[rank - 1]) if rank <= len(probes) else {}),
         }
         rows.append(entry)
@@ -82,13 +84,19 @@ def _suggested(found: Probes) -> dict[str, object]:
     }
 
 
-def _provenance(pool: Pool, row: int, facts: dict[str, str]) -> dict[str, str]:
-    """Source and licence: of the image's own row in its manifest, else as given for the pool."""
-    extra = pool.images.extra
-    own = extra.get("licence", extra.get("license"))
-    licence = str(own[row]) if own is not None and str(own[row]) else facts["licence"]
-    source = str(extra["source"][row]) if "source" in extra else facts["source"]
-    return {"source": source or pool.sets[row], "licence": licence or "not stated"}
+def _provenance(pool: Pool, row: int, given: dict[str, str], data: bytes) -> dict[str, str]:
+    """Licence, author and source of an image: its own, else as given for the pool.
+
+    The author of a photograph that its set does not name is the artist its EXIF names.
+    """
+    own = {fact: str(pool.images.extra[fact][row]) for fact in COLUMNS}
+    embedded = credits(data)
+    return {
+        "licence": own["licence"] or given["licence"] or NOT_STATED,
+        "author": own["author"] or embedded["author"] or NOT_STATED,
+        "source": own["source"] or given["source"] or pool.sets[row],
+        "copyright": embedded["copyright"],
+    }
 
 
 def _shown(

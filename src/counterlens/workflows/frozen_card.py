@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from counterlens.data.provenance import COLUMNS
+
 _KINDS = {
     "adversarial": "Photographs of known classes that the filters get wrong, mined as ImageNet-A "
     "was. Judge a model by its answers over the classes of the card alone.",
@@ -20,7 +22,7 @@ def readme(card: Mapping[str, Any]) -> str:
         _KINDS[card["kind"]],
         f"{card['images']} images of {len(card['labels'])} classes. {card['protocol'].capitalize()}"
         " take part in the softmax.",
-        f"**Review**: {review['told']}." + _outcomes(review),
+        f"**Review**: {review['summary']}.",
         "## Funnel",
         _table(
             ("stage", "rule", "before", "kept"),
@@ -36,20 +38,33 @@ def readme(card: Mapping[str, Any]) -> str:
         parts += ["## Measured", _numbers(card["numbers"])]
     if card["held_out"]:
         parts += ["## Held-out models", _held_out(card)]
-    for name, counts in (("Licences", card["licences"]), ("Sources", card["sources"])):
-        rows = [[text, count] for text, count in counts.items()]
-        parts += [f"## {name}", _table((name.lower()[:-1], "images"), rows)]
-    parts.append(
-        "## Files\n\n`images.jsonl` has a line per image with its source, licence and checksum; "
-        "`sha256sum -c checksums.sha256` checks every file."
+    for fact in COLUMNS:
+        rows = [[text, count] for text, count in card[f"{fact}s"].items()]
+        parts += [f"## {fact.capitalize()}s", _table((fact, "images"), rows)]
+    parts += ["## Files", _files(card)]
+    return _header(card) + "\n\n".join(parts) + "\n"
+
+
+def _header(card: Mapping[str, Any]) -> str:
+    """Which files are the data, as `datasets.load_dataset(FOLDER)` reads it from a README."""
+    files = "images/**" if card["format"] == "folder" else "shards/*.tar"
+    return (
+        "---\nconfigs:\n- config_name: default\n  data_files:\n"
+        f"  - split: test\n    path: {files}\n---\n\n"
     )
-    return "\n\n".join(parts) + "\n"
 
 
-def _outcomes(review: Mapping[str, Any]) -> str:
-    counts = review.get("outcomes", {})
-    told = ", ".join(f"{count} {word}" for word, count in sorted(counts.items()))
-    return f" Of the shortlist: {told}." if told else ""
+def _files(card: Mapping[str, Any]) -> str:
+    metadata = {
+        "removed": "EXIF, GPS and other metadata were removed from the files; `sha256` is of the "
+        "file here, `source_sha256` of the file in the pool.",
+        "kept": "The files are those of the pool, with their EXIF and GPS data.",
+    }[card["metadata"]]
+    return (
+        "`images.jsonl` has a line per image with its licence, author, source, review and "
+        f"checksum; `sha256sum -c checksums.sha256` checks every file. {metadata} "
+        "`datasets.load_dataset(FOLDER)` opens the set."
+    )
 
 
 def _numbers(numbers: Mapping[str, Mapping[str, Any]]) -> str:
@@ -70,11 +85,17 @@ def _held_out(card: Mapping[str, Any]) -> str:
             f"same family as the filter {row['family_of_filter']}"
             if row["family_of_filter"]
             else "of another family than every filter",
+            _shared(row),
             row["weights_hash"][:16],
         ]
         for row in card["held_out"]
     ]
-    return _table(("model", "relation", "weights"), rows)
+    return _table(("model", "relation", "shared weights", "weights"), rows)
+
+
+def _shared(row: Mapping[str, Any]) -> str:
+    share, other = row["shared_weights"], row["shares_weights_with"]
+    return f"{share:.1%} with {other}" if other else "none"
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:

@@ -17,12 +17,13 @@ from counterlens.classifier import Classifier
 from counterlens.data import subset
 from counterlens.errors import InputError
 from counterlens.images import ImageSet
-from counterlens.label_spaces import match_classes
 from counterlens.metrics.intervals import newcombe_paired
 from counterlens.metrics.numbers import pair_counts
 from counterlens.metrics.resampled import aupr_interval
+from counterlens.models import load
 from counterlens.predict import predict
 from counterlens.runs import Number
+from counterlens.scale import Columns, Work
 from counterlens.types import Flags, Logits
 
 RATIO = 0.2  # unknown images per known one: chance is 1 / 6
@@ -43,13 +44,38 @@ class Target:
     classes: tuple[str, ...]
 
 
-def answers_over(
-    model: Classifier, images: ImageSet, classes: Sequence[str], *, quiet: bool
-) -> Logits:
-    """Logits of all images over the curated classes."""
-    columns = match_classes(model.classes, classes, least=1.0).position
-    found = predict(model, images, progress=not quiet)
-    return metrics.restrict(found.logits, columns)
+@dataclass(frozen=True)
+class Answering:
+    """Everything a worker needs to give logits of rows of a set; pickles as paths and names.
+
+    Args:
+        images: the set.
+        model: spec of the model.
+        columns: its outputs that stand for the curated classes, in their order.
+        device: where it runs.
+        trust_remote_code: allow the model to run code of its own.
+    """
+
+    images: ImageSet
+    model: str
+    columns: tuple[int, ...]
+    device: str = "auto"
+    trust_remote_code: bool = False
+
+    def __call__(self) -> Work:
+        """Load the model."""
+        trust = self.trust_remote_code
+        return self.using(load(self.model, device=self.device, trust_remote_code=trust))
+
+    def using(self, classifier: Classifier) -> Work:
+        """Answer with a model that is loaded already."""
+
+        def work(start: int, stop: int) -> Columns:
+            part = subset(self.images, np.arange(start, stop))
+            found = predict(classifier, part, progress=False)
+            return {"logits": metrics.restrict(found.logits, self.columns).numpy()}
+
+        return work
 
 
 def partners(labels: np.ndarray, chosen: np.ndarray, seed: int) -> np.ndarray:

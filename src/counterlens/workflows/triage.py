@@ -79,6 +79,7 @@ def triage(
     say = teller(quiet)
     loaded = load_models(models, device=device, trust_remote_code=trust_remote_code)
     parts = Parts.open(pool, alias=alias, limit=limit, seed=seed)
+    parts.need_labels()
     frame = choose_frame(loaded, parts, classes)
     whole = labelled(parts, frame, loaded[0])
     folder = out or new_folder("curate", f"triage-{name_of(pool[0])}")
@@ -107,6 +108,10 @@ def triage(
     _explain(run, loaded[0], whole, frame, found, min(explained, most), seed)
     render(run)
     run.finish()
+    say(
+        f"next: look at {run.folder / 'report.html'} and correct the labels that are wrong in the "
+        "pool itself; tables/suspects.jsonl lists them"
+    )
     return run
 
 

@@ -1,0 +1,144 @@
+"""The files of a frozen set: pictures by class folder or in tar files, each with its facts.
+
+A folder opens in torchvision's `ImageFolder` and, through `images/metadata.jsonl`, in `datasets`
+with licence, author and source as columns. Tar files open in `webdataset` and `datasets`: per
+picture its bytes, `.cls` with the number of its class and `.json` with the same facts.
+"""
+
+import hashlib
+import io
+import itertools
+import json
+import math
+import re
+import tarfile
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from counterlens.data.metadata import without_metadata
+from counterlens.errors import InputError
+from counterlens.images import suffix_of
+from counterlens.runs import Run, atomic, write_text
+
+FORMATS = ("folder", "webdataset")
+METADATA = "images/metadata.jsonl"
+_PER_TAR = 1000
+_LEFT_OUT = ("image", "rank", "row")
+_EXPORTED = (
+    *("id", "label", "label_number", "licence", "author", "source", "copyright"),
+    *("answer", "sha256", "source_sha256"),
+)
+"""Facts that go with each exported picture: of one type in every row, as `datasets` needs it."""
+
+
+def write_images(
+    run: Run,
+    rows: Sequence[Mapping[str, Any]],
+    out: Path,
+    *,
+    form: str,
+    classes: Sequence[str],
+    keep_metadata: bool,
+) -> list[dict[str, Any]]:
+    """Write the pictures; returns the facts of each, with the place of its file.
+
+    Args:
+        rows: of the shortlist.
+        form: folder or webdataset.
+        classes: of the set; a label outside them has the number −1.
+        keep_metadata: write files byte by byte as they were mined, EXIF and all.
+    """
+    number = {name: k for k, name in enumerate(classes)}
+    pictures = (
+        _picture(run, row, place, number.get(str(row["label"]), -1), keep_metadata)
+        for place, row in enumerate(rows)
+    )
+    if form == "folder":
+        listed = _write_folder(out, pictures)
+        _write_metadata(out, listed)
+        return listed
+    shards = range(math.ceil(len(rows) / _PER_TAR))
+    return [e for k in shards for e in _write_tar(out, itertools.islice(pictures, _PER_TAR), k)]
+
+
+Picture = tuple[dict[str, Any], str, str, bytes]
+"""Facts, number, ending and bytes of a picture."""
+
+
+def _picture(
+    run: Run, row: Mapping[str, Any], place: int, label: int, keep_metadata: bool
+) -> Picture:
+    data = _mined(run, row)
+    if not keep_metadata:
+        data = without_metadata(data)
+    entry = {key: value for key, value in row.items() if key not in _LEFT_OUT}
+    entry |= {"label_number": label, "source_sha256": row["sha256"], "sha256": _digest(data)}
+    return entry, f"{place:06d}", suffix_of(data) or Path(row["image"]).suffix, data
+
+
+def _mined(run: Run, row: Mapping[str, Any]) -> bytes:
+    data: bytes = (run.folder / row["image"]).read_bytes()
+    if _digest(data) != row["sha256"]:
+        raise InputError(f"{row['image']} of {run.folder} is not what it was when mined.")
+    return data
+
+
+def _write_folder(out: Path, pictures: Iterable[Picture]) -> list[dict[str, Any]]:
+    listed = []
+    for entry, stem, ending, data in pictures:
+        file = f"images/{folder_name(entry['label'])}/{entry['sha256'][:16]}-{stem}{ending}"
+        with atomic(out / file) as part:
+            part.write_bytes(data)
+        listed.append({**entry, "file": file})
+    return listed
+
+
+def _write_metadata(out: Path, listed: Sequence[Mapping[str, Any]]) -> None:
+    """The facts of each picture as `datasets` reads them: its file name first."""
+    folder = METADATA.rpartition("/")[0]
+    lines = [
+        json.dumps(
+            {"file_name": row["file"].removeprefix(f"{folder}/"), **exported(row)},
+            ensure_ascii=False,
+        )
+        for row in listed
+    ]
+    write_text(out / METADATA, "".join(line + "\n" for line in lines))
+
+
+def _write_tar(out: Path, pictures: Iterable[Picture], number: int) -> list[dict[str, Any]]:
+    shard = f"shards/{number:06d}.tar"
+    listed = []
+    with atomic(out / shard) as part, tarfile.open(part, "w") as tar:
+        for entry, stem, ending, data in pictures:
+            _put(tar, f"{stem}{ending}", data)
+            _put(tar, f"{stem}.json", json.dumps(exported(entry), ensure_ascii=False).encode())
+            _put(tar, f"{stem}.cls", str(entry["label_number"]).encode())
+            listed.append({**entry, "file": f"{shard}#{stem}{ending}"})
+    return listed
+
+
+def exported(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The facts that go with a picture into an export."""
+    return {key: row[key] for key in _EXPORTED if key in row}
+
+
+def _put(tar: tarfile.TarFile, name: str, data: bytes) -> None:
+    info = tarfile.TarInfo(name)  # no time, no owner: the same images give the same file
+    info.size = len(data)
+    tar.addfile(info, io.BytesIO(data))
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def folder_name(label: str) -> str:
+    """A class name as the name of a folder.
+
+    >>> folder_name("a/b"), folder_name("..."), folder_name("Persian cat")
+    ('a_b', '_...', 'Persian cat')
+    """
+    name = re.sub(r"[/\\\0:*?\"<>|\n\r\t]", "_", label).strip() or "_"
+    return f"_{name}" if name.startswith(".") else name[:120]
