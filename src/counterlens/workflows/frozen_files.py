@@ -19,7 +19,7 @@ from typing import Any
 from counterlens.data.metadata import without_metadata
 from counterlens.errors import InputError
 from counterlens.images import suffix_of
-from counterlens.runs import Run, atomic, write_text
+from counterlens.runs import Run, atomic, file_bytes, inside, write_text
 
 FORMATS = ("folder", "webdataset")
 METADATA = "images/metadata.jsonl"
@@ -78,7 +78,7 @@ def _picture(
 
 
 def _mined(run: Run, row: Mapping[str, Any]) -> bytes:
-    data: bytes = (run.folder / row["image"]).read_bytes()
+    data = file_bytes(inside(run.folder, row["image"]), what="picture")
     if _digest(data) != row["sha256"]:
         raise InputError(f"{row['image']} of {run.folder} is not what it was when mined.")
     return data

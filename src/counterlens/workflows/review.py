@@ -10,7 +10,7 @@ from counterlens.errors import InputError
 from counterlens.images import read, resize, thumbnail
 from counterlens.report.sheet import write_sheet
 from counterlens.review import Store, Verdict, agreement, decisions, same_person, store_path
-from counterlens.runs import Run
+from counterlens.runs import Run, inside
 
 KEYS = {"a": "accept", "r": "reject", "u": "unsure"}
 HELP = "a accept · r reject · u unsure, then a reason and #tags · s skip · b back · q quit"
@@ -90,7 +90,7 @@ def _write_sheet(
     if adjudicate:
         rows = _contested(store, rows, reviewer)
         others = [_others(store, row["id"]) for row in rows]
-    pictures = [thumbnail(read(run.folder / row["image"]), _SHEET) for row in rows]
+    pictures = [thumbnail(read(inside(run.folder, row["image"])), _SHEET) for row in rows]
     role = "adjudicator" if adjudicate else "reviewer"
     write_sheet(path, run, rows, pictures, reviewer=reviewer, role=role, others=others)
 
@@ -203,7 +203,7 @@ def _others(store: Store, item: str) -> list[str]:
 
 
 def _show(run: Run, row: dict[str, Any], place: int, count: int, others: Sequence[str]) -> None:
-    path = run.folder / row["image"]
+    path = inside(run.folder, row["image"])
     if sys.stderr.isatty():
         print(draw(path), file=sys.stderr)
     print(f"[{place + 1}/{count}] {path}", file=sys.stderr)
