@@ -78,7 +78,7 @@ COMMANDS: dict[str, str] = {
     '--require "accuracy.top1>=0.5" {run}',
     "audit-two": f"counterlens audit {PLAIN} {RATIO} sample:cifar10 --limit 120 --batch 40 "
     "--calibrate sample:cifar10-calibration --ood noise:uniform --ood noise:smooth "
-    "--ood sample:textures --flips 6 "
+    "--ood sample:textures --flips 4 "
     '--about "zoo:cifar10-plain-small: family=small, training=plain" {run}',
     "audit-gate": f"counterlens audit {PLAIN} sample:cifar10 --limit 60 --batch 30 "
     '--require "accuracy.top1>=0.999" {run}',
@@ -124,31 +124,31 @@ COMMANDS: dict[str, str] = {
     "explain-worst": "counterlens explain audit/run --worst 2 --train sample:cifar10-calibration "
     "--radius 0.5 --steps 2 {run}",
     "explain-evaluate": f"counterlens explain {PLAIN} sample:cifar10#0:60 --evaluate --arm pixel "
-    f"--arm pixel-robust --arm dvce --robust {RATIO} --with {RATIO} --targets 1 --limit 12 "
-    "--steps 2 --batch 12 {run}",
+    f"--arm pixel-robust --arm dvce --robust {RATIO} --with {RATIO} --targets 1 --limit 5 "
+    "--steps 2 --batch 5 {run}",
     "explain-evaluate-diffusion": f"counterlens explain {PLAIN} sample:cifar10#0:30 --evaluate "
-    f"--arm prompt-to-prompt --arm diffusion --with {RATIO} --limit 4 --steps 3 --updates 1 "
-    "--batch 4 {run}",
+    f"--arm prompt-to-prompt --arm diffusion --with {RATIO} --limit 2 --steps 2 --updates 1 "
+    "--batch 2 {run}",
     # discover
-    "disagree": f"counterlens disagree {PLAIN} {RATIO} --class cat --count 2 --updates 2 --steps 3 "
-    '--require "disagree.first.real.high<=0.9" --verify sample:cifar10 '
+    "disagree": f"counterlens disagree {PLAIN} {RATIO} --class cat --count 1 --updates 2 --steps 2 "
+    '--require "disagree.first.real.high<=0.9" --verify pack:inputs/test.npz '
     "--with zoo:cifar10-clip {run}",
     "disagree-persist": f"counterlens disagree zoo:cifar10-clip {PLAIN} --class cat --class dog "
-    f"--count 1 --updates 1 --steps 3 --score logarithms --persist {RATIO} "
+    f"--count 1 --updates 1 --steps 2 --score logarithms --persist {RATIO} "
     "--set text_rate=0.02 {run}",
     "neurons-pixel": f"counterlens neurons {PLAIN} --unit 3 --unit 5 --logit dog --image {PHOTO} "
     "--steps 4 {run}",
     "neurons-diffusion": f"counterlens neurons {PLAIN} --unit 3 --logit dog --method diffusion "
     "--count 1 --similar 1 --words inputs/words.txt --data sample:cifar10#0:60 --set updates=1 "
-    "--set steps=3 {run}",
+    "--set steps=2 {run}",
     "neurons-npca": f"counterlens neurons {PLAIN} --npca cat:0 --npca dog --data sample:cifar10 "
     "--limit 200 {run}",
     "neurons-npca-diffusion": f"counterlens neurons {PLAIN} --npca cat:0 --data sample:cifar10 "
-    "--limit 100 --method diffusion --set updates=1 --set steps=3 {run}",
+    "--limit 100 --method diffusion --set updates=1 --set steps=2 {run}",
     "neurons-spurious": f"counterlens neurons {PLAIN} --spurious --data sample:cifar10 --masks cam "
     "--limit 60 {run}",
     "neurons-counterfactual": f"counterlens neurons {PLAIN} --unit 3 --image {PHOTO} "
-    "--masks inputs/mask.png --method diffusion --set updates=1 --set steps=3 {run}",
+    "--masks inputs/mask.png --method diffusion --set updates=1 --set steps=2 {run}",
     # curate
     "curate-classes": f"counterlens curate classes sample:cifar10 --model {PLAIN} --least 20 "
     "{to} --device cpu -q",
@@ -213,18 +213,18 @@ COMMANDS: dict[str, str] = {
     "cgn-evaluate": "counterlens cgn evaluate double-coloured --cgn cgn-train/run "
     f"--gan cgn-train-gan/run {DIGITS} --count 100 --epochs 1 --seen 10 --tsne 20 {{run}}",
     "cgn-ablation": f"counterlens cgn evaluate double-coloured --cgn cgn-train/run {DIGITS} "
-    "--sizes 100,200 --ratios 1,2 --epochs 1 --seen 10 {run}",
+    "--sizes 200,400 --ratios 1,2 --epochs 1 --seen 10 {run}",
     # papers
     "reproduce-table": "counterlens reproduce ratio-table1 {run}",
     "reproduce-table-rerun": "counterlens reproduce ratio-table1 --rerun plain-small "
-    "--data sample:cifar10#0:60 --ood sample:textures --points 4 {run}",
+    "--data sample:cifar10#0:60 --ood sample:textures --points 1 {run}",
     **{
         f"reproduce-ratio-{name}": f"counterlens reproduce ratio-{name} "
         "--data sample:cifar10#0:120 --ood noise:smooth --count 2 --steps 3 --radius 0.5 "
         "--radius 1.0 {run}"
         for name in ("figure1", "figure2", "figure5", "figure7", "figure13")
     },
-    "reproduce-digin-figure13": f"counterlens reproduce digin-figure13 --model {PLAIN} --count 2 "
+    "reproduce-digin-figure13": f"counterlens reproduce digin-figure13 --model {PLAIN} --count 1 "
     "{run}",
     # what is refused
     "refused-model": "counterlens audit zoo:nothing sample:cifar10 {run}",
