@@ -5,9 +5,9 @@
                                                           [--manifests]
 
 `run` writes OUT/NAME/ for each row of COMMANDS: its run folder, stdout.txt, stderr.txt and
-exit.txt. Rows that exist are left as they are; --again runs them anew. Every command is run from
-OUT with relative paths, on the CPU, with one thread and a fixed seed, so that two sets can be
-compared wherever they lie. COMMANDS is the one place to edit when an option is renamed on purpose.
+exit.txt. Rows that ended well before are left as they are; --again runs them anew. Every command is
+run from OUT with relative paths, on the CPU, with one thread and a fixed seed, so that two sets can
+be compared wherever they lie. COMMANDS is the one place to edit when options are renamed.
 
 `compare` prints one line for each difference and exits with 1 if there is one. Numbers are compared
 as they are written, digit for digit; arrays, pictures and weights by their hash. Ignored: what
@@ -139,7 +139,7 @@ COMMANDS: dict[str, str] = {
     "neurons-pixel": f"counterlens neurons {PLAIN} --unit 3 --unit 5 --logit dog --image {PHOTO} "
     "--steps 4 {run}",
     "neurons-diffusion": f"counterlens neurons {PLAIN} --unit 3 --logit dog --method diffusion "
-    "--count 1 --similar 1 --words inputs/words.txt --data sample:cifar10#0:60 --set updates=1 "
+    "--count 1 --similar 1 --words inputs/words.txt --data pack:inputs/test.npz --set updates=1 "
     "--set steps=2 {run}",
     "neurons-npca": f"counterlens neurons {PLAIN} --npca cat:0 --npca dog --data sample:cifar10 "
     "--limit 200 {run}",
@@ -217,7 +217,7 @@ COMMANDS: dict[str, str] = {
     # papers
     "reproduce-table": "counterlens reproduce ratio-table1 {run}",
     "reproduce-table-rerun": "counterlens reproduce ratio-table1 --rerun plain-small "
-    "--data sample:cifar10#0:60 --ood sample:textures --points 1 {run}",
+    "--data pack:inputs/test.npz --ood sample:textures --points 1 {run}",
     **{
         f"reproduce-ratio-{name}": f"counterlens reproduce ratio-{name} "
         "--data sample:cifar10#0:120 --ood noise:smooth --count 2 --steps 3 --radius 0.5 "
@@ -272,7 +272,7 @@ def run(out: Path, only: Sequence[str], again: bool) -> int:
     failed, began, total = [], time.monotonic(), 0.0
     wanted = ordered(only or list(COMMANDS))
     for name in wanted:
-        if Path(name, "exit.txt").is_file() and not (again and (not only or name in only)):
+        if ended_well(Path(name)) and not (again and (not only or name in only)):
             continue
         start = time.monotonic()
         code, worked = _one(name)
@@ -285,6 +285,12 @@ def run(out: Path, only: Sequence[str], again: bool) -> int:
     took = time.monotonic() - began
     print(f"{took:7.1f} s, {total:6.1f} s of work  {len(wanted)} commands, {len(failed)} failed")
     return len(failed)
+
+
+def ended_well(folder: Path) -> bool:
+    """Whether a row was run and ended as it should."""
+    file = folder / "exit.txt"
+    return file.is_file() and int(file.read_text()) == EXITS.get(folder.name, 0)
 
 
 def ordered(names: Iterable[str]) -> list[str]:
@@ -696,7 +702,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     one = commands.add_parser("run", help="run the commands")
     one.add_argument("out", type=Path, nargs="?", help="folder for all runs")
     one.add_argument("--only", nargs="+", default=[], metavar="NAME")
-    one.add_argument("--again", action="store_true", help="run rows that exist anew")
+    one.add_argument("--again", action="store_true", help="run rows anew that ended well before")
     one.add_argument("--list", action="store_true", help="print the command lines and stop")
     two = commands.add_parser("compare", help="compare two sets of runs")
     two.add_argument("before", type=Path)
