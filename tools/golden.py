@@ -123,11 +123,11 @@ COMMANDS: dict[str, str] = {
     f"--robust {RATIO} --with {RATIO} --steps 6 {{run}}",
     "explain-worst": "counterlens explain audit/run --worst 2 --train sample:cifar10-calibration "
     "--radius 0.5 --steps 2 {run}",
-    "explain-evaluate": f"counterlens explain {PLAIN} sample:cifar10#0:60 --evaluate --arm pixel "
-    f"--arm pixel-robust --arm dvce --robust {RATIO} --with {RATIO} --targets 1 --limit 5 "
-    "--steps 2 --batch 5 {run}",
-    "explain-evaluate-diffusion": f"counterlens explain {PLAIN} sample:cifar10#0:30 --evaluate "
-    f"--arm prompt-to-prompt --arm diffusion --with {RATIO} --limit 2 --steps 2 --updates 1 "
+    "explain-evaluate": f"counterlens explain {PLAIN} sample:cifar10#0:12 --evaluate --arm pixel "
+    f"--arm pixel-robust --robust {RATIO} --with {RATIO} --real pack:inputs/test.npz --targets 1 "
+    "--steps 2 --batch 12 {run}",
+    "explain-evaluate-diffusion": f"counterlens explain {PLAIN} sample:cifar10#0:2 --evaluate "
+    f"--arm prompt-to-prompt --arm diffusion --with {RATIO} --steps 2 --updates 1 "
     "--batch 2 {run}",
     # discover
     "disagree": f"counterlens disagree {PLAIN} {RATIO} --class cat --count 1 --updates 2 --steps 2 "
@@ -470,7 +470,7 @@ def _reference_cgn(path: Path) -> None:
 # --------------------------------------------------------------------------------------- compare
 
 TIMES = {"minutes", "seconds"}
-"""Keys of durations; also every key that ends with _seconds or _per_second."""
+"""Last parts of keys of durations; also all that end with _seconds or _per_second."""
 MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(\+00:00|Z)?")
 """Time stamps, wherever they stand in a text."""
 PLACES = {"argv", "counterlens", "run", "store", "versions"}
@@ -661,7 +661,8 @@ def _walk(
 
 def ignored(key: str) -> bool:
     """Whether a key holds a duration, a place or a version."""
-    return key in TIMES or key in PLACES or key.endswith(("_seconds", "_per_second"))
+    last = key.rpartition(".")[2]
+    return last in TIMES or key in PLACES or last.endswith(("_seconds", "_per_second"))
 
 
 def _differences(a: Mapping[str, str], b: Mapping[str, str]) -> Iterator[str]:

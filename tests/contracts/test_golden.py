@@ -25,7 +25,8 @@ def tool() -> ModuleType:
 
 golden = tool()
 NUMBER = {"value": 0.1234567890123, "n": 40, "protocol": "mean over 40 images"}
-RESULT = {"schema": 1, "run": "a", "numbers": {"accuracy.top1": NUMBER, "ood.found.mmc": NUMBER}}
+NUMBERS = {"accuracy.top1": NUMBER, "ood.found.mmc": NUMBER}
+RESULT = {"schema": 1, "run": "a", "numbers": {**NUMBERS, "quality.pixel.seconds": {"value": 1.5}}}
 
 
 def write(path: Path, value: object) -> None:
@@ -52,7 +53,8 @@ def sets(tmp_path: Path) -> tuple[Path, Path]:
     (before / "audit" / "exit.txt").write_text("0\n")
     shutil.copytree(before, after)
     run = after / "audit" / "run"
-    write(run / "result.json", {**RESULT, "run": "b"})
+    numbers = {**NUMBERS, "quality.pixel.seconds": {"value": 2.5}}
+    write(run / "result.json", {**RESULT, "run": "b", "numbers": numbers})
     row = {"seconds": 2.5, "when": "before", "id": "x", "told": 3, "images_per_second": 8.5}
     write(run / "tables" / "rows.jsonl", {**row, "at": "2026-02-03T04:05:06.789+00:00"})
     np.savez_compressed(run / "shard.npz", x=np.arange(3))
