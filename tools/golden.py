@@ -216,8 +216,9 @@ COMMANDS: dict[str, str] = {
     "--sizes 200,400 --ratios 1,2 --epochs 1 --seen 10 {run}",
     # papers
     "reproduce-table": "counterlens reproduce ratio-table1 {run}",
-    "reproduce-table-rerun": "counterlens reproduce ratio-table1 --rerun plain-small "
-    "--data pack:inputs/test.npz --ood sample:textures --points 1 {run}",
+    "reproduce-table-rerun": "counterlens reproduce ratio-table1 --rerun cifar10-plain-small "
+    "--data pack:inputs/test.npz --ood noise:smooth --calibrate pack:inputs/train.npz --points 1 "
+    "{run}",
     **{
         f"reproduce-ratio-{name}": f"counterlens reproduce ratio-{name} "
         "--data sample:cifar10#0:120 --ood noise:smooth --count 2 --steps 3 --radius 0.5 "
