@@ -5,7 +5,7 @@ For zoo_orderings.py.
 
 import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from counterlens.workflows.families import named
 from counterlens.workflows.robustness import parse_attack
 
 STANDARD, OOD_ATTACK = "standard", "l2:1.0"
+KNOWN = "the known images"
 _SAME = 0.02  # two devices may choose neighbours on the grid of temperatures
 
 
@@ -104,8 +105,15 @@ def _row(names: Sequence[str]) -> str:
     return known[0]
 
 
-def gathered(row: str, runs: Sequence[Run], seen: Sequence[str]) -> Points:
-    """All audits of a model, put together."""
+def gathered(
+    row: str, runs: Sequence[Run], seen: Sequence[str], before: Points | None = None
+) -> Points:
+    """All audits of a model, put together.
+
+    Args:
+        before: points kept of earlier audits of the same weights; what the runs measured anew
+            replaces theirs, and scores are after their temperature.
+    """
     hashes = {run.manifest.get("weights_hash"): run.folder for run in runs}
     if len(hashes) > 1:
         told = " and ".join(f"{folder} ({str(key)[:12]})" for key, folder in hashes.items())
@@ -116,9 +124,10 @@ def gathered(row: str, runs: Sequence[Run], seen: Sequence[str]) -> Points:
         raise InputError(f"{runs[0].folder} holds no logits of known images.")
     best = max(inside, key=lambda kept: len(kept.ids))
     right = _rows(best.ids, best.logits.argmax(1) == best.labels)
-    known = scored(best.ids, best.logits, best.temperature)
+    temperature = before.temperature if before else best.temperature
+    known = scored(best.ids, best.logits, temperature)
     points = Points(
-        carded(runs, seen), str(*hashes), best.temperature, right, known,
+        carded(runs, seen), str(*hashes), temperature, right, known,
         marks=same_images({str(run.folder): _marks(run) for run in runs}),
         audits=[run.folder.name for run in runs],
     )  # fmt: skip
@@ -131,13 +140,47 @@ def gathered(row: str, runs: Sequence[Run], seen: Sequence[str]) -> Points:
             path = run.folder / "tables" / f"adversarial-{key_part(attack)}.npz"
             if path.exists():
                 _more(points.robust, key, _rows(*_arrays(path, "all_ids", "robust")))
-    return points
+    return joined(row, before, points) if before else points
+
+
+def joined(row: str, before: Points, after: Points) -> Points:
+    """Earlier and later points of the same weights; of what both have, the later.
+
+    A set whose images are others than before is taken from the later audits alone.
+    """
+    if before.weights != after.weights:
+        raise InputError(
+            f"{row}: its audits are of other weights ({after.weights[:12]}) than its kept points "
+            f"({before.weights[:12]}). Leave one of them out."
+        )
+    moved = [name for name, mark in after.marks.items() if before.marks.get(name, mark) != mark]
+    if KNOWN in moved:
+        same_images({"its kept points": before.marks, row: after.marks})
+    stale = tuple(f"ood.{key_part(name)}." for name in moved)
+    numbers = {k: n for k, n in before.card["numbers"].items() if not k.startswith(stale)}
+    for key, number in after.card["numbers"].items():
+        numbers[key] = max(number, numbers.get(key, number), key=lambda found: found["n"])
+    robust = dict(before.robust)
+    for which, rows in after.robust.items():
+        robust[which] = max(rows, robust.get(which, {}), key=len)
+    sets: dict[str, dict[str, Rows]] = {}
+    for name in ("outside", "worst", "doubled"):
+        old = {k: rows for k, rows in getattr(before, name).items() if k not in moved}
+        sets[name] = {**old, **getattr(after, name)}
+    return replace(
+        after,
+        card={**after.card, "numbers": numbers, "audit": {"ood": {**before.kinds, **after.kinds}}},
+        robust=robust,
+        marks={**before.marks, **after.marks},
+        audits=[*before.audits, *after.audits],
+        **sets,
+    )
 
 
 def _marks(run: Run) -> dict[str, str]:
     facts = run.manifest
     return {
-        "the known images" if images == facts["data"] else images: mark
+        KNOWN if images == facts["data"] else images: mark
         for images, mark in facts["data_fingerprint"].items()
     }
 

@@ -282,7 +282,15 @@ def study(given: argparse.Namespace) -> dict[str, Any]:
     """Read audits and kept points, compare the models in pairs, write the result."""
     files = [text for text in given.audits if text.endswith(".npz")]
     audits = opened([text for text in given.audits if text not in files])
-    models = {row: gathered(row, runs, given.seen) for row, runs in audits.items()}
+    stored = {}
+    for file in files:
+        row, points = zoo_points.read(Path(file))
+        if row in stored:
+            raise InputError(f"{row} came twice: {file}, and before it. Give one of them.")
+        stored[row] = points
+    models = {
+        row: gathered(row, runs, given.seen, stored.pop(row, None)) for row, runs in audits.items()
+    }
     sets = sorted({name for points in models.values() for name in points.kinds})
     for name in given.seen:
         if name not in sets:
@@ -294,11 +302,7 @@ def study(given: argparse.Namespace) -> dict[str, Any]:
             raise InputError(f"--doubled {text}: expected NAME=FOLDER of {', '.join(models)}.")
         add_doubled(models[row], Path(folder))
     fresh = list(models)
-    for file in files:
-        row, points = zoo_points.read(Path(file))
-        if row in models:
-            raise InputError(f"{row} came twice: {file}, and before it. Give one of them.")
-        models[row] = points
+    models |= stored
     same_images({row: points.marks for row, points in models.items()})
     for row in fresh if given.keep else ():
         zoo_points.keep(models[row], row, given.keep / f"{row}.npz")

@@ -1,18 +1,20 @@
 """Train the models of Table 1 that are not shipped and audit them, several at a time on one GPU.
 
     python tools/make_zoo.py --data DIR --out DIR [--rows NAME ...] [--only STAGE ...] [--keep DIR]
-        [--slots 4] [--minutes M]
+        [--pack FILE] [--slots 4] [--minutes M]
 
 DIR of `--data` has cifar10_train_part0.npz and _part1.npz, cifar10_test.npz, the out-distribution
 tinyimagenet32_out_train_part0.npz and _part1.npz, and the sets of card_audits.py. Of each row of
-ROWS come OUT/train/NAME, a training run; OUT/audits/NAME and NAME-apart, the audits of its card,
-OUT/audits/cards/NAME.json; and OUT/audits/NAME-large, all test images attacked by `fast`, for
-benchmarks/zoo_orderings.py. What the table needs most is made first: all trainings and main audits,
-then the large ones, then what is reported apart. `--only` leaves other stages out. Each stage is
-a process of its own, its output OUT/log/NAME-STAGE.txt. Repeat the command to go on where it was
-stopped: what is finished stays. `--keep DIR` writes each finished training (weights in half
-precision and card) to DIR/NAME.tar, and begins by unpacking those that DIR has, so that models
-trained on one machine are audited on another. Needs torch, not the command line.
+ROWS comes OUT/train/NAME, a training run; of these and of the shipped models OUT/audits/NAME and
+NAME-PART, the parts of card_audits.py, and OUT/audits/cards/NAME.json. Of shipped models, whose
+cards have the rest, only what STAGES_OF_SHIPPED says is audited. Stages are worked off for all rows
+in the order of `--only`, by default in the order of need. Each stage is a process of its own, its
+output OUT/log/NAME-STAGE.txt. Repeat the command to go on where it was stopped: what is finished
+stays. `--keep DIR` writes each finished training (weights in half precision and card) to
+DIR/NAME.tar, and begins by unpacking those that DIR has, so that models trained on one machine are
+audited on another. `--pack FILE` ends with one archive of what is finished: cards, the points that
+benchmarks/zoo_orderings.py compares, results and logs; `--only` without a stage packs alone. Needs
+torch, not the command line.
 """
 
 import argparse
@@ -25,10 +27,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
 
-from counterlens.errors import CounterlensError
+from card_audits import APART, FAST, FAST_FAR, MAIN, SEEN, WHOLE, place
+from counterlens.errors import CounterlensError, InputError
 from counterlens.runs import atomic
 from counterlens.workflows import recipes
-from counterlens.workflows.audit import audit
 from counterlens.workflows.pixels import Sets
 from counterlens.workflows.train import train
 
@@ -49,11 +51,14 @@ ROWS: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 """Recipes and what is changed of them, to make each row in minutes; the longest training first."""
 
-TRAIN, MAIN, LARGE, APART = "train", "main", "large", "apart"
-STAGES = (TRAIN, MAIN, LARGE, APART)
-PLAN = ((TRAIN, MAIN), (LARGE,), (APART,))
-ATTACKS = ("l2:0.5", "l2:1.0")
-CALIBRATION = "sample:cifar10-calibration"
+TRAIN = "train"
+STAGES = (TRAIN, MAIN, APART, WHOLE, FAST, FAST_FAR)
+STAGES_OF_SHIPPED: dict[str, tuple[str, ...]] = {
+    "cifar10-ratio-0.25": (WHOLE, APART),
+    "cifar10-at-0.5": (WHOLE, APART),
+    "cifar10-ratio-small": (APART,),
+    "cifar10-plain-small": (APART,),
+}
 
 
 def packs(folder: Path, stem: str, name: str) -> str:
@@ -72,10 +77,19 @@ def outside(given: argparse.Namespace) -> str:
     return packs(given.data, "tinyimagenet32_out_train", name)
 
 
+def stages_of(row: str) -> tuple[str, ...]:
+    """The stages that a row has."""
+    return STAGES_OF_SHIPPED.get(row, (TRAIN, MAIN, APART, FAST, FAST_FAR))
+
+
 def done(row: str, stage: str, out: Path) -> Path:
     """The file that a finished stage leaves."""
-    place = out / "train" / row if stage == TRAIN else out / "audits" / row
-    return (place if stage in (TRAIN, MAIN) else place.with_name(f"{row}-{stage}")) / "DONE"
+    return (out / TRAIN / row if stage == TRAIN else place(row, stage, out / "audits")) / "DONE"
+
+
+def ready(row: str, out: Path) -> bool:
+    """Whether the model of a row is there to be audited."""
+    return row in STAGES_OF_SHIPPED or done(row, TRAIN, out).exists()
 
 
 def train_row(row: str, given: argparse.Namespace) -> None:
@@ -111,34 +125,18 @@ def restore(row: str, given: argparse.Namespace) -> None:
             packed.extractall(mark.parent, filter="data")
 
 
-def attack_all(row: str, given: argparse.Namespace) -> None:
-    """Attack all test images by `fast`."""
-    folder = done(row, LARGE, given.out).parent
-    audit(
-        [str(given.out / "train" / row / "model")],
-        f"cifar10-test=pack:{given.data}/cifar10_test.npz",
-        attack=ATTACKS,
-        attack_version="fast",
-        attack_points=given.large,
-        calibrate=CALIBRATION,
-        out=folder,
-        resume=(folder / "run.json").exists(),
-        device=given.device,
-    )
-
-
 def command(row: str, stage: str, given: argparse.Namespace) -> list[str]:
     """What runs a stage as a process of its own."""
     here = Path(__file__)
     common = ["--data", str(given.data), "--device", given.device]
-    if stage in (TRAIN, LARGE):
-        more = ["--rows", row, "--stage", stage, "--large", str(given.large)]
+    if stage == TRAIN:
+        more = ["--rows", row, "--stage", stage]
         more += [text for change in given.set for text in ("--set", change)]
         return [sys.executable, str(here), *common, "--out", str(given.out), *more]
-    model, place = given.out / "train" / row / "model", given.out / "audits"
+    model = row if row in STAGES_OF_SHIPPED else str(given.out / TRAIN / row / "model")
+    more = ["--part", stage, "--points", str(given.points), "--most", str(given.most)]
     tool = str(here.with_name("card_audits.py"))
-    more = ["--part", stage, "--points", str(given.points), "--out", str(place)]
-    return [sys.executable, tool, str(model), *common, *more]
+    return [sys.executable, tool, model, *common, *more, "--out", str(given.out / "audits")]
 
 
 def one(row: str, stage: str, given: argparse.Namespace, began: float) -> bool:
@@ -172,57 +170,84 @@ def make(given: argparse.Namespace) -> int:
     if given.keep:
         for row in given.rows:
             restore(row, given)
-    if TRAIN in given.only and any(not done(row, TRAIN, given.out).exists() for row in given.rows):
+    jobs = [(row, stage) for stage in given.only for row in given.rows if stage in stages_of(row)]
+    training = {row: Event() for row, stage in jobs if stage == TRAIN}
+    if any(not done(row, TRAIN, given.out).exists() for row in training):
         settings = recipes.load("cifar10-ratio-0.5", given.set)  # decoded once for all
         Sets.open(settings, inside(given), outside(given), given.out / "cache")
-    tried = {row: Event() for row in given.rows}
 
-    def job(work: tuple[str, tuple[str, ...]]) -> bool:
-        row, planned = work
-        stages = [stage for stage in planned if stage in given.only]
-        if TRAIN not in planned:  # its training has begun: the plan is worked off in its order
-            tried[row].wait()
-            if not done(row, TRAIN, given.out).exists():
-                return False
-        try:
-            for stage in stages:
+    def job(work: tuple[str, str]) -> bool:
+        row, stage = work
+        if stage == TRAIN:
+            try:
                 well = one(row, stage, given, began)
-                if stage == TRAIN:
-                    tried[row].set()
-                    if given.keep:
-                        keep(row, given)
-                if not well:
-                    return False
-            return True
-        finally:
-            tried[row].set()
+                if given.keep:
+                    keep(row, given)
+            finally:
+                training[row].set()
+            return well
+        if row in training:  # it has begun: jobs are worked off in their order
+            training[row].wait()
+        return ready(row, given.out) and one(row, stage, given, began)
 
-    jobs = [(row, stages) for stages in PLAN for row in given.rows]
+    first = sorted(jobs, key=lambda work: work[1] != TRAIN)
     with ThreadPoolExecutor(given.slots) as pool:
-        ended = list(pool.map(job, jobs))
+        ended = list(pool.map(job, first))
+    if given.pack:
+        pack(given)
     return 0 if all(ended) else 1
+
+
+def pack(given: argparse.Namespace) -> None:
+    """One archive of what is finished: cards, points, results and logs, but no images."""
+    out = given.out
+    stored = [
+        Path(__file__).parents[1] / "benchmarks" / "results" / "points" / f"{row}.npz"
+        for row in (name.removeprefix("cifar10-") for name in STAGES_OF_SHIPPED)
+    ]
+    audits = sorted(mark.parent for mark in (out / "audits").glob("*/DONE"))
+    tool = Path(__file__).parents[1] / "benchmarks" / "zoo_orderings.py"
+    asked = [*audits, *stored, "--seen", SEEN, "--keep", out / "points"]
+    log = out / "log" / "orderings.txt"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("w") as file:
+        subprocess.run(
+            [sys.executable, tool, *asked, "--out", out / "orderings.json"],
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            check=False,
+        )
+    found = [out / "orderings.json", *out.glob("points/*.npz"), *out.glob("audits/cards/*.json")]
+    found += [*out.glob("log/*.txt"), *out.glob("audits/*/r*.json"), *out.glob("train/*/run.json")]
+    with atomic(given.pack) as part, tarfile.open(part, "w:gz") as packed:
+        for path in sorted(path for path in found if path.exists()):
+            packed.add(path, path.relative_to(out))
 
 
 def main() -> int:
     """Make the rows; the exit code is 1 where a stage failed, 2 on bad input."""
+    rows = [*ROWS, *STAGES_OF_SHIPPED]
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--rows", nargs="+", choices=list(ROWS), default=list(ROWS))
-    parser.add_argument("--only", nargs="+", choices=STAGES, default=STAGES, help="these stages")
+    parser.add_argument("--rows", nargs="+", choices=rows, default=rows)
+    parser.add_argument("--only", nargs="*", default=STAGES, help=f"of {', '.join(STAGES)}")
     parser.add_argument("--keep", type=Path, help="finished trainings, NAME.tar each")
+    parser.add_argument("--pack", type=Path, help="an archive of cards, points, results and logs")
     parser.add_argument("--slots", type=int, default=4, help="processes at a time")
     parser.add_argument("--minutes", type=float, help="start nothing after so long")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--points", type=int, default=1000, help="attacked images of a card")
-    parser.add_argument("--large", type=int, default=10_000, help="attacked by `fast`")
+    parser.add_argument("--most", type=int, default=10_000, help="attacked images of any part")
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--stage", choices=[TRAIN, LARGE], help=argparse.SUPPRESS)
+    parser.add_argument("--stage", choices=[TRAIN], help=argparse.SUPPRESS)
     given = parser.parse_args()
     try:
+        unknown = [stage for stage in given.only if stage not in STAGES]
+        if unknown:
+            raise InputError(f"--only {unknown[0]} came, expected some of {', '.join(STAGES)}.")
         if given.stage:
-            stage = train_row if given.stage == TRAIN else attack_all
-            stage(given.rows[0], given)
+            train_row(given.rows[0], given)
             return 0
         return make(given)
     except CounterlensError as error:

@@ -211,3 +211,5 @@ def test_a_killed_audit_goes_on_and_ends_with_the_same_numbers(tmp_path: Path) -
     whole = audit([MODEL], "sample:cifar10", out=tmp_path / "whole", **settings)[-1]
     resumed = json.loads((out / "result.json").read_text())["numbers"]
     assert resumed == json.loads((whole.folder / "result.json").read_text())["numbers"]
+    smooth = open_set("noise:smooth@sample:cifar10", limit=120)  # from the audited images
+    assert whole.manifest["data_fingerprint"]["smooth"] == smooth.fingerprint

@@ -123,7 +123,7 @@ def test_units_are_pictured_from_nothing_and_from_a_photograph(model, photo, tmp
 def test_figures_of_the_paper_are_regenerated(name, model, tmp_path):
     other = model.replace(":build", ":other")
     made = reproduce(
-        name, model=[model, other], data="sample:cifar10#0:60", ood="noise:smooth", count=2,
+        name, model=[model, other], data="sample:cifar10#0:60", ood="noise:blobs", count=2,
         steps=3, radius=[0.5, 1.0], out=tmp_path / "run", device="cpu", quiet=True,
     )  # fmt: skip
     assert made.figures or name == "ratio-figure5"

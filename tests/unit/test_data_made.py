@@ -12,12 +12,13 @@ import pytest
 from PIL import Image
 
 from counterlens import images, zoo
-from counterlens.data import open_set
+from counterlens.data import from_images, open_set
 from counterlens.data.noise import smooth
 from counterlens.errors import InputError, MissingExtra
 from counterlens.label_spaces import CIFAR10
+from counterlens.workflows.cards import NOISE, UNSEEN, set_kind
 
-KINDS = ["uniform", "gaussian", "bernoulli", "blobs", "smooth"]
+KINDS = ["uniform", "gaussian", "bernoulli", "blobs", "smooth@sample:cifar10"]
 
 
 def stack(spec: str, count: int = 40, **settings) -> np.ndarray:
@@ -102,14 +103,38 @@ def test_smooth_noise_equals_a_literal_reading_with_blur_across_channels():
     assert 1 <= np.random.default_rng(5).uniform(1, 2.5) <= 2.5
 
 
-def test_smooth_noise_from_a_set_uses_its_pictures():
-    base = open_set("sample:cifar10", limit=6, seed=2)
-    noise = open_set("noise:smooth@sample:cifar10", limit=6, seed=2)
-    assert noise.name == "smooth" and len(noise) == 6
-    for i in range(6):  # the mean of a picture survives permutation and blur; contrast is monotone
-        bright = base.read(i).mean() > 127.5
-        assert abs(base.read(i).mean() - 127.5) < 12 or (noise.read(i).mean() > 127.5) == bright
-    assert open_set("noise:smooth", limit=6, seed=2).fingerprint != noise.fingerprint
+def literal_smooth(picture: np.ndarray, seed: int, i: int) -> np.ndarray:
+    """The paper's smoothed noise of one 8-bit image, step by step."""
+    rng = np.random.default_rng([seed, i])
+    channels = [(picture[..., c] / 255).ravel() for c in range(3)]
+    order = rng.permutation(len(channels[0]))
+    shuffled = np.stack([c[order].reshape(picture.shape[:2]) for c in channels])
+    blurred = literal_blur(shuffled, rng.uniform(1, 2.5))
+    lifted = 1 / (1 + np.exp(-rng.uniform(5, 30) * (blurred - 0.5)))
+    return np.moveaxis(np.round(255 * lifted), 0, -1)
+
+
+def test_smooth_noise_of_an_audit_is_made_from_the_audited_images():
+    """The paper's set starts from permuted test images, not from uniform noise."""
+    base = open_set("sample:cifar10", limit=3, seed=2)
+    noise = open_set(from_images("noise:smooth", "sample:cifar10"), limit=3, seed=2)
+    assert noise.name == "smooth" and len(noise) == 3
+    for i in range(3):
+        off = np.abs(noise.read(i).astype(int) - literal_smooth(base.read(i), 2, i))
+        assert off.max() <= 1 and off.mean() < 0.001  # one where a half is rounded
+    assert noise.notes == ("made by code from images of cifar10, permuted",)
+    assert from_images("mine=noise:smooth", "a=pack:t.npz") == "mine=noise:smooth@a=pack:t.npz"
+    assert from_images("noise:smooth@photos/", "data/") == "noise:smooth@photos/"
+
+
+def test_smooth_noise_without_images_is_refused():
+    with pytest.raises(InputError, match="made from images: expected noise:smooth@SPEC"):
+        open_set("noise:smooth")
+
+
+def test_smooth_noise_is_told_as_noise_whatever_images_it_is_made_from():
+    assert set_kind("smooth", "noise:smooth@test=pack:t.npz", ()) == NOISE
+    assert set_kind("x", "x=pack:noise:.npz", ()) == UNSEEN
 
 
 def test_grey_noise_has_equal_channels():

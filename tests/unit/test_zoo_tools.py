@@ -32,7 +32,9 @@ def ran(tmp_path, monkeypatch):
         text = [str(part) for part in command]
         stage = text[text.index("--stage" if "--stage" in text else "--part") + 1]
         own = "--rows" in text
-        row = text[text.index("--rows") + 1] if own else Path(text[2]).parent.name
+        model = Path(text[2])
+        audited = model.parent.name if model.name == "model" else model.name
+        row = text[text.index("--rows") + 1] if own else audited
         with lock:
             record.stages.append((row, stage))
             record.commands.append(text)
@@ -70,7 +72,7 @@ def test_the_stored_audit_of_every_row_is_whole_and_of_the_recipe_that_makes_it(
     named = {**made, "start": made["start"] and made["start"].removeprefix("zoo:")}
     assert card["recipe"] == named == recipes.load(row, recipes.changes_of(card["recipe"]))
     sets = ("caltech256", "flowers102", "intel_scenes", "streetview_chars", "tinyimagenet_val",
-            "uniform", "smooth")  # fmt: skip
+            "uniform")  # fmt: skip
     measured = {f"ood.{name}.{what}" for name in sets for what in
                 ("auroc", "mmc", "worst_auroc", "worst_mmc")}  # fmt: skip
     attacked = {f"robust.{ball}.accuracy" for ball in ("l2-0.5", "l2-1.0", "linf-8_255")}
@@ -84,17 +86,27 @@ def test_the_stored_audit_of_every_row_is_whole_and_of_the_recipe_that_makes_it(
     assert card["audit"]["attack_version"] == "standard"
 
 
-def test_trainings_and_main_audits_come_before_what_is_reported_apart(ran, tmp_path, monkeypatch):
-    rows = ["cifar10-plain", "cifar10-oe"]
+def test_stages_are_worked_off_in_the_order_of_need(ran, tmp_path, monkeypatch):
+    rows = ["cifar10-plain", "cifar10-oe", "cifar10-at-0.5", "cifar10-plain-small"]
     assert make(monkeypatch, tmp_path, "--rows", *rows, "--slots", "1") == 0
+    trained = rows[:2]
     assert ran.stages == [
-        ("cifar10-plain", "train"), ("cifar10-plain", "main"),
-        ("cifar10-oe", "train"), ("cifar10-oe", "main"),
-        ("cifar10-plain", "large"), ("cifar10-oe", "large"),
-        ("cifar10-plain", "apart"), ("cifar10-oe", "apart"),
+        *((row, "train") for row in trained), *((row, "main") for row in trained),
+        *((row, "apart") for row in rows), ("cifar10-at-0.5", "whole"),
+        *((row, "fast-0.5") for row in trained), *((row, "fast-1.0") for row in trained),
     ]  # fmt: skip
     assert make(monkeypatch, tmp_path, "--rows", *rows) == 0
-    assert len(ran.stages) == 8  # finished stages are not run again
+    assert len(ran.stages) == 13  # finished stages are not run again
+
+
+def test_stages_that_are_named_run_in_the_order_they_are_named(ran, tmp_path, monkeypatch):
+    rows = ["cifar10-oe", "cifar10-at-0.5"]
+    asked = ["--only", "whole", "apart", "train", "--slots", "1"]
+    assert make(monkeypatch, tmp_path, "--rows", *rows, *asked) == 0
+    assert ran.stages == [
+        ("cifar10-oe", "train"), ("cifar10-at-0.5", "whole"), ("cifar10-oe", "apart"),
+        ("cifar10-at-0.5", "apart"),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("slots", ["1", "3"])
@@ -104,7 +116,7 @@ def test_a_failed_training_stops_its_own_row_alone(ran, tmp_path, monkeypatch, c
     assert make(monkeypatch, tmp_path, "--rows", *rows, "--slots", slots) == 1
     assert [stage for row, stage in ran.stages if row == "cifar10-plain"] == ["train"]
     assert {stage for row, stage in ran.stages if row == "cifar10-oe"} == {
-        "train", "main", "large", "apart",
+        "train", "main", "apart", "fast-0.5", "fast-1.0",
     }  # fmt: skip
     assert "cifar10-plain train: failed, see" in capsys.readouterr().out
     ran.fail = set()
@@ -123,13 +135,13 @@ def test_no_stage_begins_after_the_time_is_over(ran, tmp_path, monkeypatch, caps
 def test_changes_and_counts_reach_the_processes(ran, tmp_path, monkeypatch):
     asked = ["--rows", "cifar10-plain", "--set", "epochs=1", "--set", "lr=0.1", "--points", "7"]
     assert (
-        make(monkeypatch, tmp_path, *asked, "--large", "9", "--device", "cpu", "--slots", "1") == 0
+        make(monkeypatch, tmp_path, *asked, "--most", "9", "--device", "cpu", "--slots", "1") == 0
     )
-    train, main, large, apart = ran.commands
+    train, *audits = ran.commands
     assert train[train.index("--set") :] == ["--set", "epochs=1", "--set", "lr=0.1"]
-    for command in (main, apart):
+    for command in audits:
         assert command[command.index("--points") + 1] == "7"
-    assert large[large.index("--large") + 1] == "9"
+        assert command[command.index("--most") + 1] == "9"
     assert all(command[command.index("--device") + 1] == "cpu" for command in ran.commands)
 
 
@@ -158,12 +170,20 @@ def test_a_kept_training_is_audited_elsewhere_without_being_made_again(ran, tmp_
     assert not (found / "state").exists()
 
 
-def audited(folder, ood, numbers):
+def test_an_unknown_stage_is_one_clear_line(ran, tmp_path, monkeypatch, capsys):
+    assert make(monkeypatch, tmp_path, "--only", "large") == 2
+    assert "--only large came, expected some of train, main" in capsys.readouterr().err
+
+
+def audited(folder, ood, numbers, n=10, weights="w"):
     settings = Settings("m", "test", ood=ood, attack=(), ood_attack="l2:1.0")
     run = Run.create(folder, "audit", asdict(settings))
     names = [name_of(spec) for spec in ood]
-    run.note(data="test", data_fingerprint={name: f"{name} 1" for name in ("test", *names)})
-    run.add_numbers({key: Number(value, 10, None, None, folder.name) for key, value in numbers})
+    run.note(
+        data="test", data_fingerprint={name: f"{name} 1" for name in ("test", *names)},
+        weights_hash=weights,
+    )  # fmt: skip
+    run.add_numbers({key: Number(value, n, None, None, folder.name) for key, value in numbers})
     run.finish()
     return run
 
@@ -178,7 +198,7 @@ def test_a_card_has_the_numbers_of_both_audits_and_the_main_one_s_where_both_mea
         [("accuracy.top1", 0.8), ("ood.uniform.worst_auroc", 0.7)],
     )  # fmt: skip
     card = {"name": "x", "weights_sha256": "w", "numbers": {"accuracy.top1": {"value": 0.1}}}
-    whole = cards.filled(card, main, apart)
+    whole = cards.filled(card, {"main": main, "apart": apart})
     assert {key: number["value"] for key, number in whole["numbers"].items()} == {
         "accuracy.top1": 0.9, "ood.flowers102.worst_auroc": 0.8, "ood.uniform.worst_auroc": 0.7,
     }  # fmt: skip
@@ -188,7 +208,24 @@ def test_a_card_has_the_numbers_of_both_audits_and_the_main_one_s_where_both_mea
     assert set(whole["audit"]["data_fingerprint"]) == {
         "test", "flowers102", cards.SEEN, "uniform",
     }  # fmt: skip
-    alone = cards.filled(card, main, None)
+    alone = cards.filled(card, {"main": main})
     assert "uniform" not in str(alone["numbers"]) and alone["audit"]["ood"] == {
         "flowers102": "unseen"
     }
+
+
+def test_numbers_of_the_same_weights_stay_on_a_card_until_they_are_measured_anew(tmp_path):
+    name = "robust.l2-0.5.accuracy"
+    main = audited(tmp_path / "main", ["flowers102=pack:f.npz"], [(name, 0.7)])
+    card = {"name": "x", "weights_sha256": "w"}
+    stored = cards.filled(card, {"main": main})
+    whole = audited(tmp_path / "whole", [], [(name, 0.6)], n=10_000)
+    apart = audited(tmp_path / "apart", ["noise:uniform"], [("ood.uniform.auroc", 0.9)])
+    found = cards.filled(stored, {"whole": whole, "apart": apart})
+    assert found["numbers"][name]["n"] == 10_000 and found["numbers"][name]["value"] == 0.6
+    assert found["audit"]["ood"] == {"flowers102": "unseen", "uniform": "noise"}
+    assert found["numbers"]["ood.uniform.auroc"]["value"] == 0.9
+    assert set(found["audit"]["dates"]) == {"apart", "whole"}
+    other = audited(tmp_path / "other", [], [(name, 0.5)], weights="others")
+    assert cards.filled(stored, {"whole": other}) is None  # of other weights, and no main part
+    assert cards.filled(card, {"apart": apart}) is None

@@ -6,13 +6,21 @@
     known:NAME[/PART]@ROOT a public data set as its authors lay it out
     hf:DATASET#SPLIT       a data set of the Hugging Face hub
     sample:NAME            shipped with counterlens
-    noise:KIND[@SPEC]      made by code
+    noise:KIND             made by code; noise:smooth@SPEC from the images of SPEC
 
 `NAME=SPEC` names a set; else its name is the file's stem or the last word.
 """
 
-from counterlens.data.opening import mined_with, name_of, open_set
+from counterlens.data.opening import from_images, mined_with, name_of, open_set, scheme_of
 from counterlens.data.packed import write_pack
 from counterlens.data.sets import subset
 
-__all__ = ["mined_with", "name_of", "open_set", "subset", "write_pack"]
+__all__ = [
+    "from_images",
+    "mined_with",
+    "name_of",
+    "open_set",
+    "scheme_of",
+    "subset",
+    "write_pack",
+]

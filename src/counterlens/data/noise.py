@@ -3,10 +3,11 @@
 Paper: Augustin, Meinke, Hein 2020, arXiv:2003.09461, and Hein et al. 2019, arXiv:1812.05720
     (uniform, smooth); Hendrycks et al. 2019, arXiv:1812.04606 (gaussian, bernoulli, blobs).
 Differs: values are rounded to 8 bits; gaussian and blobs have the widths and the threshold of
-    their authors' code, which the paper leaves open. `noise:smooth` without a base set starts
-    from uniform pixels; `noise:smooth@SPEC` is the paper's, from permuted pictures of SPEC. As
-    in the reference code one Gaussian filter of scalar width runs over height, width *and
-    channels*, so colours mix as well; blobs were made in the same way.
+    their authors' code, which the paper leaves open. Smooth noise is made from images of the
+    in-distribution with their pixels permuted: `noise:smooth@SPEC` names them, and an audit
+    makes `noise:smooth` from the images that it audits (`from_images`). As in the reference code
+    one Gaussian filter of scalar width runs over height, width *and channels*, so colours mix as
+    well; blobs were made in the same way.
 """
 
 from collections.abc import Callable
@@ -23,6 +24,7 @@ from counterlens.types import Preprocess
 
 Planes = Float[np.ndarray, "c h w"]
 COUNT = 1000
+SMOOTH = "smooth"
 
 
 def uniform(shape: tuple[int, int, int], rng: np.random.Generator) -> Planes:
@@ -100,10 +102,8 @@ class ReadNoise:
     def __call__(self, i: int) -> Pixels:
         rng = np.random.default_rng([self.seed, i])
         shape = (self.channels, *self.size)
-        if self.kind != "smooth":
+        if self.base is None:
             planes = PLAIN[self.kind](shape, rng)
-        elif self.base is None:
-            planes = smooth(uniform(shape, rng), rng)
         else:
             picture = prepare(self.base.read(i), Preprocess(self.size), channels=self.channels)
             planes = smooth(picture / 255, rng)
@@ -120,11 +120,16 @@ def open_noise(
     size: tuple[int, int],
     channels: int,
 ) -> ImageSet:
-    """`KIND`, or `smooth@SPEC` whose pictures are made from those of another set."""
+    """`KIND`, or `smooth@SPEC` made from the images of another set, at most 1000 of them."""
     kind, at, spec = text.partition("@")
-    if kind not in (*PLAIN, "smooth") or (at and (kind != "smooth" or not spec)):
-        known = ", ".join(f"noise:{k}" for k in (*PLAIN, "smooth", "smooth@SPEC"))
+    if kind not in (*PLAIN, SMOOTH) or (at and (kind != SMOOTH or not spec)):
+        known = ", ".join(f"noise:{k}" for k in (*PLAIN, f"{SMOOTH}@SPEC"))
         raise InputError(f"noise:{text} is not known, expected one of {known}.")
+    if kind == SMOOTH and not spec:
+        raise InputError(
+            "noise:smooth is made from images: expected noise:smooth@SPEC, "
+            "e.g. noise:smooth@sample:cifar10 (--ood of an audit takes the audited ones)."
+        )
     base = None
     if spec:
         from counterlens.data.opening import open_set  # which opens noise in its turn
@@ -140,5 +145,5 @@ def open_noise(
         classes=(),
         read=ReadNoise(kind, size, channels, seed, base),
         fingerprint=fingerprint([facts]),
-        notes=("made by code",),
+        notes=("made by code" + (f" from images of {base.name}, permuted" if base else ""),),
     )

@@ -56,6 +56,25 @@ def name_of(spec: str) -> str:
     return split(spec)[0]
 
 
+def scheme_of(spec: str) -> str:
+    """What kind of place a spec names.
+
+    >>> scheme_of("blur=noise:smooth@test=pack:a.npz"), scheme_of("photos/")
+    ('noise', 'path')
+    """
+    return split(spec)[1]
+
+
+def from_images(spec: str, data: str) -> str:
+    """`noise:smooth` made from the images of `data`; any other spec as it is.
+
+    >>> from_images("noise:smooth", "sample:cifar10"), from_images("noise:uniform", "photos/")
+    ('smooth=noise:smooth@sample:cifar10', 'noise:uniform')
+    """
+    name, scheme, rest = split(spec)
+    return f"{name}=noise:smooth@{data}" if (scheme, rest) == ("noise", "smooth") else spec
+
+
 def mined_with(spec: str) -> dict[str, str]:
     """Hash of the weights and spec of each filter, where the set is a frozen one."""
     _, scheme, rest = split(spec)

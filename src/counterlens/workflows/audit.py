@@ -14,7 +14,7 @@ from torch import Tensor
 
 from counterlens import doctor, metrics
 from counterlens.classifier import Classifier
-from counterlens.data import mined_with, name_of, open_set
+from counterlens.data import from_images, mined_with, name_of, open_set
 from counterlens.errors import InputError
 from counterlens.images import ImageSet, fitting_size
 from counterlens.models import load
@@ -155,7 +155,7 @@ def _audit(
 
     images = opened(settings.data)
     protocol = choose(classifier, images)
-    outside = [opened(spec) for spec in settings.ood]
+    outside = [opened(from_images(spec, settings.data)) for spec in settings.ood]
     held = opened(settings.calibrate) if settings.calibrate else None
 
     run = Run.create(folder, "audit", asdict(settings), resume=resume)

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from counterlens.data import name_of
+from counterlens.data import name_of, scheme_of
 from counterlens.errors import InputError
 from counterlens.runs import Number, Run
 from counterlens.runs.keys import meaning
@@ -86,7 +86,7 @@ def set_kind(name: str, spec: str, seen: Sequence[str]) -> str:
     """Whether a set is noise made by code, shares the training's out-data, or is unseen."""
     if name in seen:
         return SEEN
-    return NOISE if spec.rpartition("=")[2].startswith("noise:") else UNSEEN
+    return NOISE if scheme_of(spec) == "noise" else UNSEEN
 
 
 def _brief(number: Number) -> Number:

@@ -11,7 +11,7 @@ from jaxtyping import UInt8
 
 from counterlens import images
 from counterlens.classifier import Classifier
-from counterlens.data import open_set, subset
+from counterlens.data import open_set, scheme_of, subset
 from counterlens.errors import InputError
 from counterlens.explanations.targets import class_named
 from counterlens.images import ImageSet, Pixels
@@ -109,7 +109,7 @@ def _chosen(text: str, classifier: Classifier, limit: int | None, seed: int) -> 
         if Path(text).suffix.lower() in images.SUFFIXES:
             raise InputError(f"no picture file {text}: there is no such file.")
         return open_set(text, limit=limit or WHOLE, seed=seed, size=size, channels=channels)
-    made = spec.rpartition("=")[2].startswith("noise:") and _is_place(place)
+    made = scheme_of(spec) == "noise" and _is_place(place)
     enough = int(place.rpartition(":")[2]) + 1 if made else None  # noise has as many as asked for
     whole = open_set(spec, limit=enough, seed=seed, size=size, channels=channels)
     if place in whole.ids:
