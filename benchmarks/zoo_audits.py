@@ -118,6 +118,12 @@ def gathered(
     if len(hashes) > 1:
         told = " and ".join(f"{folder} ({str(key)[:12]})" for key, folder in hashes.items())
         raise InputError(f"{row}: {told} are audits of different weights. Name them: NAME=AUDIT.")
+    weights = str(*hashes)
+    if before and before.weights != weights:
+        raise InputError(
+            f"{row}: its audits are of other weights ({weights[:12]}) than its kept points "
+            f"({before.weights[:12]}). Leave one of them out."
+        )
     logits = [kept_logits(run) for run in runs]
     inside = [kept for one in logits for kept in one.values() if kept.role == "in"]
     if not inside:
@@ -127,7 +133,7 @@ def gathered(
     temperature = before.temperature if before else best.temperature
     known = scored(best.ids, best.logits, temperature)
     points = Points(
-        carded(runs, seen), str(*hashes), temperature, right, known,
+        carded(runs, seen), weights, temperature, right, known,
         marks=same_images({str(run.folder): _marks(run) for run in runs}),
         audits=[run.folder.name for run in runs],
     )  # fmt: skip
@@ -148,11 +154,6 @@ def joined(row: str, before: Points, after: Points) -> Points:
 
     A set whose images are others than before is taken from the later audits alone.
     """
-    if before.weights != after.weights:
-        raise InputError(
-            f"{row}: its audits are of other weights ({after.weights[:12]}) than its kept points "
-            f"({before.weights[:12]}). Leave one of them out."
-        )
     moved = [name for name, mark in after.marks.items() if before.marks.get(name, mark) != mark]
     if KNOWN in moved:
         same_images({"its kept points": before.marks, row: after.marks})

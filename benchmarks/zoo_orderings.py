@@ -1,13 +1,14 @@
-"""Do our models stand in the order of the paper's? Audits compared point by point, in pairs.
+"""Do our models stand in the order of the paper's? Every pair of models in every column.
 
-The paper's orderings (Augustin et al. 2020, Tables 1 and 3, CIFAR-10) are ORDERINGS below, written
-down before models were compared here (the cards of cifar10-ratio-0.25, cifar10-at-0.5 and the small
-pair were known). Nothing is measured here: what the models said about each image is read from the
-folders of their audits. Both models of an ordering saw the same images, paired by id:
+All pairs are generated, none is chosen: every two models of Augustin et al. 2020, Table 1
+(CIFAR-10) and TRADES 0.5 that are trained here, in every column in which the paper prints both
+(Tables 1, 3) and ours can be compared image by image. Nothing is measured here: what the models
+said about each image is read from the folders of their audits. Both models of a pair saw the same
+images, paired by id:
   clean           all test images that both report on; Newcombe's interval for paired shares.
-  l2 0.5, l2 1.0  the images that both audits attacked by the same version of AutoAttack; where
-      there are several such versions, the one of the most images (`standard` on 1,000 of a card,
-      or `fast`, APGD-CE and APGD-T with 3 targets, on all). Each robust accuracy is an upper bound.
+  l2 0.5, l2 1.0, l∞ 8/255   the images that both audits attacked by the same version of
+      AutoAttack; where there are several such versions, the one of the most images, `standard`
+      before `fast` (APGD-CE and APGD-T with 3 targets). Each robust accuracy is an upper bound.
   AUC, WC-AUC     these test images against each out-distribution set that both saw and no training
       did, plain mean over the sets, scores after the temperature that the audit fitted; DeLong's
       paired variance, the test images shared by all sets. WC-AUC: the most confident points of the
@@ -15,43 +16,46 @@ folders of their audits. Both models of an ordering saw the same images, paired 
       second class, the worse of both), searched at temperature 1, scored after temperature; an
       upper bound. `--doubled` asks a search of twice the steps and another seed (zoo_doubled.py):
       the worse of both may move the AUC by 0.5 points at most.
+  MMC             mean confidence on the images of the same sets, paired; normal interval.
+ECE has no paired interval here and T is a setting: both are not compared. The sets of AUC, WC-AUC
+and MMC are not the paper's (SVHN, CIFAR-100, LSUN, ImageNet-, two noises): what is asked there is
+whether the order carries over to other sets.
 Verdict: "reproduced" where the 95 % interval of the difference lies wholly on the paper's side of
-the margin, "not reproduced" where it lies wholly on the other, else "open". The margin is 0, or
-FAR where the text says "far below". Twenty verdicts at 95 % err once on average. A difference under
-attack carries the worse trust verdict of both models' attacks (`fast` alone is always weak), and
-what other versions of the attack say beside it.
+0, "reversed" where it lies wholly on the other, else "open". Pairs that the paper prints as equal
+have no verdict, nor have pairs that an audit lacks. Of K pairs of equal models K/40 would be called
+reproduced and K/40 reversed by chance; `beyond_chance` says of a pair whether its verdict stands
+with its interval stretched to the level 1 - 0.05/K (Bonferroni). Training is not equal (epochs
+differ, see the cards), so a verdict is about these models, not about the losses alone. A
+difference under attack carries the worse trust verdict of both models' attacks (`fast` alone is
+always weak), and what other versions of the attack say beside it.
 Failure cases: the limits of docs/papers/ratio2020.md, written down before training, on the numbers
 of the audits (robust accuracy by `standard`); "RATIO alone has none" is reproduced when no RATIO
 model has one and every other model of Table 1 has.
 
-Result (results/zoo_orderings.json, results/points; H200): 33 of 34 orderings are reproduced. RATIO
-0.25 is above AT 0.25 at l2 0.5 by 5.4 points [4.7, 6.1], in worst-case AUC by 39.6 [38.8, 40.4],
-RATIO 0.5 above AT 0.5 by 0.9 [0.4, 1.4] and 30.4 [29.7, 31.2]; plain and OE lie 73 to 78 below
-RATIO. Every ordering at l2 0.5 and l2 1.0 holds under `standard` on 1,000 images as well. Not
-reproduced: worst-case AUC of OE above plain, -0.8 [-1.2, -0.5]; both are near 5, and twice the
-steps lower them by 1 to 3 points on 32 images. "RATIO alone has none" is not reproduced: RATIO 0.5
-is 5.1 points below the plain model in clean accuracy, as is the paper's. Twice the steps move no
-worst case of RATIO 0.25 by more than 0.09 points.
+Result (results/zoo_orderings.json, results/points): docs/papers/ratio2020.md.
 Run: python benchmarks/zoo_orderings.py benchmarks/results/points/*.npz --out FILE.json
      python benchmarks/zoo_orderings.py [NAME=]AUDIT ... [FILE.npz ...] [--doubled NAME=FOLDER]
-         [--seen SET] [--keep DIR] --out FILE.json
+         [--seen SET] [--keep DIR] [--table FILE.json] --out FILE.json
 AUDIT is the folder of a finished audit; NAME a recipe's, e.g. cifar10-at-0.25, by default the
 model's, the training's or the audit's. Several audits of one NAME are put together, each quantity
-from the one of the most images. FOLDER has SET.npz of zoo_doubled.py. `--keep` writes DIR/NAME.npz
-for every model that came as audits: all that is compared here, in a file that can stand for them.
-Needs neither weights nor data.
+from the one of the most images; with FILE.npz of the same NAME and weights they replace what they
+measured anew. FOLDER has SET.npz of zoo_doubled.py. `--keep` writes DIR/NAME.npz for every model
+that came as audits: all that is compared here, in a file that can stand for them. `--table` writes
+the pairs for the report of `counterlens reproduce ratio-table1`. Needs neither weights nor data.
 """
 
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import combinations
 from math import sqrt
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from scipy.special import expit, ndtri
 
 import zoo_points
 from counterlens.errors import CounterlensError, InputError
@@ -63,51 +67,19 @@ from counterlens.workflows.cards import UNSEEN
 from counterlens.workflows.table1 import NO_PLAIN, failures, plain_beside, printed
 from zoo_audits import STANDARD, Points, Rows, add_doubled, gathered, opened, same_images
 
-FAR = 0.30
-"""What "far below" means in worst-case AUC; the paper's own gaps are 75 points and more."""
-
-ORDERINGS: tuple[tuple[str, str, str, float], ...] = (
-    ("l2 0.5", "ratio-0.25", "at-0.25", 0),
-    ("l2 0.5", "ratio-0.5", "at-0.5", 0),
-    ("l2 0.5", "ratio-0.5", "trades-0.5", 0),
-    ("l2 0.5", "ratio-0.25", "acet", 0),
-    ("l2 0.5", "at-0.5", "at-0.25", 0),
-    ("l2 0.5", "acet", "oe", 0),
-    ("l2 0.5", "acet", "plain", 0),
-    ("l2 1.0", "ratio-0.25", "at-0.25", 0),
-    ("l2 1.0", "ratio-0.5", "at-0.5", 0),
-    ("WC-AUC", "ratio-0.25", "at-0.25", 0),
-    ("WC-AUC", "ratio-0.5", "at-0.5", 0),
-    ("WC-AUC", "ratio-0.25", "at-0.5", 0),
-    ("WC-AUC", "ratio-0.5", "trades-0.5", 0),
-    ("WC-AUC", "ratio-0.25", "plain", FAR),
-    ("WC-AUC", "ratio-0.25", "oe", FAR),
-    ("WC-AUC", "ratio-0.5", "plain", FAR),
-    ("WC-AUC", "ratio-0.5", "oe", FAR),
-    ("WC-AUC", "ratio-0.25", "acet", 0),
-    ("WC-AUC", "acet", "at-0.5", 0),
-    ("WC-AUC", "at-0.5", "at-0.25", 0),
-    ("WC-AUC", "at-0.25", "oe", 0),
-    ("WC-AUC", "oe", "plain", 0),
-    ("AUC", "ratio-0.25", "at-0.25", 0),
-    ("AUC", "ratio-0.5", "at-0.5", 0),
-    ("AUC", "ratio-0.25", "at-0.5", 0),
-    ("AUC", "oe", "plain", 0),
-    ("AUC", "plain", "at-0.5", 0),
-    ("clean", "plain", "ratio-0.25", 0),
-    ("clean", "ratio-0.25", "ratio-0.5", 0),
-    ("clean", "ratio-0.25", "at-0.5", 0),
-    ("clean", "at-0.25", "at-0.5", 0),
-    ("l2 0.5", "ratio-small", "plain-small", 0),
-    ("WC-AUC", "ratio-small", "plain-small", FAR),
-    ("clean", "plain-small", "ratio-small", 0),
-)
-"""Column of the paper's table, the row that is higher, the row that is lower, by how much."""
-
-ALIKE = {"ratio-small": "ratio-0.25", "plain-small": "plain"}
-"""Rows of ours that the paper has at another size only."""
-
 TABLE_1 = ("plain", "oe", "acet", "at-0.5", "at-0.25", "ratio-0.5", "ratio-0.25")
+MODELS = (*TABLE_1, "trades-0.5")
+COLUMNS = ("clean", "l2 0.5", "l2 1.0", "l∞ 8/255", "AUC", "WC-AUC", "MMC")
+ATTACKED = {
+    "l2 0.5": ("l2 0.5", "l2-0.5"),
+    "l2 1.0": ("l2 1.0", "l2-1.0"),
+    "l∞ 8/255": (f"linf {8 / 255}", "linf-8_255"),
+}
+"""Column of the table → how points and how numbers of an audit name its attack."""
+
+REPRODUCED, REVERSED, OPEN = "reproduced", "reversed", "open"
+TIE, ABSENT = "equal in the paper", "not measured"
+VERDICTS = (REPRODUCED, REVERSED, OPEN, TIE, ABSENT)
 MOST_MOVED = 0.005
 
 
@@ -147,29 +119,45 @@ def auroc_gap(
     return Number(gap, n, *holding(gap, gap - half, gap + half, (-1.0, 1.0)), text)
 
 
+def confidence_gap(outside: Sequence[tuple[Any, Any]], names: Sequence[str]) -> Number:
+    """Mean confidence over sets, first less second, from log-odds of the same images."""
+    apart = [expit(one.astype(float)) - expit(two.astype(float)) for one, two in outside]
+    gap = float(np.mean([one.mean() for one in apart]))
+    half = Z * sqrt(sum(one.var(ddof=1) / len(one) for one in apart)) / len(apart)
+    n = sum(map(len, apart))
+    text = f"mean confidence, {n} unknown images of {', '.join(names)}; paired, normal"
+    return Number(gap, n, *holding(gap, gap - half, gap + half, (-1.0, 1.0)), text)
+
+
 def gap(one: Points, two: Points, column: str, sets: Sequence[str]) -> Number | None:
     """First less second in a column of the table; None where one of the two lacks it."""
     if column == "clean":
         return share_gap(*paired(one.right, two.right, column), column)
-    if "AUC" in column:
-        inside = paired(one.known, two.known, "known images")
-        outside = [paired(one.of(column)[s], two.of(column)[s], s) for s in sets]
-        found = auroc_gap(inside, outside, sets) if sets else None
-        keys = [f"ood.{key_part(name)}.worst_auroc" for name in sets]
-        return trusted(found, one, two, keys) if found and column == "WC-AUC" else found
-    return next(iter(robust_gaps(one, two, column).values()), None)
+    if column in ATTACKED:
+        return next(iter(robust_gaps(one, two, column).values()), None)
+    if not sets:
+        return None
+    outside = [paired(one.of(column)[s], two.of(column)[s], s) for s in sets]
+    if column == "MMC":
+        return confidence_gap(outside, sets)
+    found = auroc_gap(paired(one.known, two.known, "known images"), outside, sets)
+    keys = [f"ood.{key_part(name)}.worst_auroc" for name in sets]
+    return trusted(found, one, two, keys) if column == "WC-AUC" else found
 
 
 def robust_gaps(one: Points, two: Points, column: str) -> dict[str, Number]:
-    """Robust accuracy, first less second, per version of the attack; that of most images first."""
+    """Robust accuracy, first less second, per version; most images first, then `standard`."""
+    if column not in ATTACKED:
+        return {}
+    attack, name = ATTACKED[column]
     found = {}
     for (where, version), held in one.robust.items():
-        if where == column and (where, version) in two.robust:
+        if where == attack and (where, version) in two.robust:
             both = paired(held, two.robust[where, version], column)
-            name = column.replace(" ", "-") + ("" if version == STANDARD else f"-{version}")
+            key = name + ("" if version == STANDARD else f"-{version}")
             number = share_gap(*both, f"AutoAttack {version}")
-            found[version] = trusted(number, one, two, [f"robust.{name}.accuracy"])
-    return dict(sorted(found.items(), key=lambda item: -item[1].n))
+            found[version] = trusted(number, one, two, [f"robust.{key}.accuracy"])
+    return dict(sorted(found.items(), key=lambda item: (-item[1].n, item[0] != STANDARD)))
 
 
 def trusted(number: Number, one: Points, two: Points, keys: Sequence[str]) -> Number:
@@ -183,44 +171,81 @@ def trusted(number: Number, one: Points, two: Points, keys: Sequence[str]) -> Nu
 
 def shared_sets(one: Points, two: Points, column: str) -> list[str]:
     """The sets that a column is averaged over: unseen in training, and both models saw them."""
-    if "AUC" not in column:
+    if column not in ("AUC", "WC-AUC", "MMC"):
         return []
     return [s for s in one.of(column) if s in two.of(column) and one.kinds[s] == UNSEEN]
 
 
-def verdict(number: Number, margin: float = 0.0) -> str:
-    """On which side of the margin the interval lies."""
-    assert number.low is not None and number.high is not None
-    if number.low > margin:
-        return "reproduced"
-    return "not reproduced" if number.high < margin else "open"
+def verdict(low: float, high: float) -> str:
+    """On which side of 0 the interval lies, the paper's side being above."""
+    if low > 0:
+        return REPRODUCED
+    return REVERSED if high < 0 else OPEN
 
 
-def orderings(models: Mapping[str, Points]) -> tuple[list[dict[str, Any]], list[str]]:
-    """One row per ordering whose two models came, and the orderings that lack the quantity."""
-    paper, rows, absent = printed(), [], []
-    for column, high, low, margin in ORDERINGS:
-        if high not in models or low not in models:
-            continue
+def pairs(models: Mapping[str, Points]) -> list[dict[str, Any]]:
+    """One row per pair of models and column in which the paper prints both, the higher first."""
+    paper, rows = printed(), []
+    for column in COLUMNS:
+        for two_rows in combinations((row for row in MODELS if column in paper[row]), 2):
+            high, low = sorted(two_rows, key=lambda row: -paper[row][column])
+            rows.append(pair(models, paper, column, high, low))
+    tested = [row for row in rows if row["verdict"] in (REPRODUCED, REVERSED, OPEN)]
+    for row in tested:
+        row["beyond_chance"] = stretched(row, len(tested)) == row["verdict"] != OPEN
+    return rows
+
+
+def pair(
+    models: Mapping[str, Points],
+    paper: Mapping[str, Mapping[str, float]],
+    column: str,
+    high: str,
+    low: str,
+) -> dict[str, Any]:
+    """What the paper and ours say about one pair of models in one column."""
+    theirs = (paper[high][column] - paper[low][column]) / 100
+    row = {"column": column, "higher": high, "lower": low, "paper": round(theirs, 6)}
+    number, sets = None, []
+    if high in models and low in models:
         one, two = models[high], models[low]
         sets = shared_sets(one, two, column)
         number = gap(one, two, column, sets)
-        if number is None:
-            absent.append(f"{column}: {high} > {low}")
-            continue
-        theirs = [paper[ALIKE.get(row, row)][column] for row in (high, low)]
-        per_set = {name: gap(one, two, column, [name]) for name in sets}
-        others = list(robust_gaps(one, two, column).items())[1:]
-        rows.append(
-            {
-                "column": column, "higher": high, "lower": low, "margin": margin,
-                "paper": (theirs[0] - theirs[1]) / 100, "ours": number.to_json(),
-                "verdict": verdict(number, margin),
-                "sets": {name: found.to_json() for name, found in per_set.items() if found},
-                "others": {version: found.to_json() for version, found in others},
-            }
-        )  # fmt: skip
-    return rows, absent
+    if number is None:
+        return {**row, "verdict": ABSENT}
+    assert number.low is not None and number.high is not None
+    each = {name: gap(one, two, column, [name]) for name in sets}
+    return {
+        **row,
+        "verdict": verdict(number.low, number.high) if theirs else TIE,
+        "ours": number.to_json(),
+        "sets": {s: replace(n, protocol="").to_json() for s, n in each.items() if n},
+        "others": {
+            version: found.to_json()
+            for version, found in list(robust_gaps(one, two, column).items())[1:]
+        },
+    }
+
+
+def stretched(row: Mapping[str, Any], tested: int) -> str:
+    """The verdict with the interval stretched about its value to the level 1 - 0.05 / tested."""
+    value, low, high = (row["ours"][key] for key in ("value", "low", "high"))
+    by = float(ndtri(1 - 0.025 / tested)) / Z
+    return verdict(value - by * (value - low), value + by * (high - value))
+
+
+def counts(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
+    """Per column and in all: pairs by verdict, and how many stand beyond chance."""
+    found = {}
+    for column in ("all", *COLUMNS):
+        some = [row for row in rows if column in ("all", row["column"])]
+        told = {word: sum(row["verdict"] == word for row in some) for word in VERDICTS}
+        for word in (REPRODUCED, REVERSED):
+            told[f"{word} beyond chance"] = sum(
+                row["verdict"] == word and row["beyond_chance"] for row in some
+            )
+        found[column] = {"pairs": len(some), **told}
+    return found
 
 
 def doubled(points: Points) -> dict[str, dict[str, Any]]:
@@ -308,7 +333,7 @@ def study(given: argparse.Namespace) -> dict[str, Any]:
         zoo_points.keep(models[row], row, given.keep / f"{row}.npz")
     failed = failing(models)
     claim, why = alone(failed)
-    rows, absent = orderings(models)
+    rows = pairs(models)
     facts = {
         row: {
             "temperature": points.temperature, "known": len(points.known),
@@ -319,11 +344,28 @@ def study(given: argparse.Namespace) -> dict[str, Any]:
         for row, points in models.items()
     }  # fmt: skip
     results = {
-        "protocol": __doc__.partition("\nResult")[0], "orderings": rows, "not_compared": absent,
+        "protocol": __doc__.partition("\nResult")[0], "counts": counts(rows), "pairs": rows,
         "alone": {"verdict": claim, "why": why}, "models": facts,
     }  # fmt: skip
     write_json(given.out, results)
+    if given.table:
+        write_json(given.table, brief(rows))
     return results
+
+
+def brief(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The pairs as a report shows them."""
+    found = []
+    for row in rows:
+        number = row.get("ours", {})
+        found.append(
+            {key: row[key] for key in ("column", "higher", "lower", "paper", "verdict")}
+            | {key: number.get(key) for key in ("value", "low", "high", "n")}
+            | {"attack": number.get("protocol", "").partition(",")[0] or None}
+            | {"trust": number.get("trust", {}).get("verdict")}
+            | {"beyond_chance": row.get("beyond_chance")}
+        )
+    return found
 
 
 def shown(number: Mapping[str, Any]) -> str:
@@ -333,21 +375,25 @@ def shown(number: Mapping[str, Any]) -> str:
 
 
 def told(results: Mapping[str, Any]) -> None:
-    """Print the verdicts, then each model's numbers and failure cases."""
-    print(f"{'ordering':42}{'paper':>7}  {'ours':24}{'n':>15}  {'verdict':16}attacks")
-    for row in results["orderings"]:
+    """Print the verdicts and their counts, then each model's numbers and failure cases."""
+    print(f"{'pair, the higher of the paper first':42}{'paper':>7}  {'ours':24}{'n':>15}  verdict")
+    for row in results["pairs"]:
+        what = f"{row['column']}: {row['higher']} > {row['lower']}"
+        start = f"{what:42}{100 * row['paper']:>+7.2f}  "
+        if "ours" not in row:
+            print(f"{start}{row['verdict']:>54}")
+            continue
         number = row["ours"]
-        by = f" by {row['margin']:.0%}" if row["margin"] else ""
-        what = f"{row['column']}: {row['higher']} > {row['lower']}{by}"
         n = f"{number['n']}" + (f" of {len(row['sets'])} sets" if row["sets"] else "")
         attacks = number.get("trust", {}).get("verdict", "")
         for version, other in row["others"].items():
             attacks += f"; {version} {shown(other)}, n = {other['n']}"
             attacks += f", {other['trust']['verdict']}" if "trust" in other else ""
-        ours, is_so = shown(number), row["verdict"]
-        print(f"{what:42}{100 * row['paper']:>+7.1f}  {ours:24}{n:>15}  {is_so:16}{attacks}")
-    if results["not_compared"]:
-        print(f"not measured by both: {'; '.join(results['not_compared'])}")
+        sure = " (beyond chance)" if row.get("beyond_chance") else ""
+        print(f"{start}{shown(number):24}{n:>15}  {row['verdict'] + sure:30}{attacks}")
+    for column, number_of in results["counts"].items():
+        said = ", ".join(f"{word} {count}" for word, count in number_of.items())
+        print(f"{column}: {said}")
     claim = results["alone"]
     print(f"RATIO alone without a failure case: {claim['verdict']} ({claim['why']})")
     for row, model in results["models"].items():
@@ -374,6 +420,7 @@ def main() -> int:
         "--seen", nargs="+", action="extend", default=[], metavar="SET", help="sets training saw"
     )
     parser.add_argument("--keep", type=Path, metavar="DIR", help="keep what the audits say there")
+    parser.add_argument("--table", type=Path, metavar="FILE.json", help="the pairs, for a report")
     parser.add_argument("--out", type=Path, required=True, metavar="FILE.json")
     try:
         told(study(parser.parse_args()))

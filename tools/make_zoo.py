@@ -207,7 +207,8 @@ def pack(given: argparse.Namespace) -> None:
     ]
     audits = sorted(mark.parent for mark in (out / "audits").glob("*/DONE"))
     tool = Path(__file__).parents[1] / "benchmarks" / "zoo_orderings.py"
-    asked = [*audits, *stored, "--seen", SEEN, "--keep", out / "points"]
+    asked = [*audits, *stored, "--keep", out / "points"]
+    asked += ["--seen", SEEN] if any(path.name.endswith(f"-{APART}") for path in audits) else []
     log = out / "log" / "orderings.txt"
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("w") as file:

@@ -2,6 +2,7 @@
 
 weights/<name>/      card.json beside the weights
 audits/<name>.json   card of a model of the comparison whose weights are not shipped
+table1_pairs.json    those models in pairs, made by benchmarks/zoo_orderings.py
 samples/<name>.npz   packed pictures, samples/<name>.json their card
 generators/<name>/   diffusers folders, card.json beside the weights
 cgns/<name>/         counterfactual generative networks of digits, card.json beside the weights
@@ -104,6 +105,12 @@ def audited() -> dict[str, dict[str, Any]]:
     return {name: found for name, found in cards.items() if found.get("numbers")}
 
 
+def pairs_of_table1() -> list[dict[str, Any]]:
+    """Every pair of models of the comparison in every column, with the verdict about it."""
+    found: list[dict[str, Any]] = read_json(_AUDITS.with_name("table1_pairs.json"))
+    return found
+
+
 def samples() -> list[str]:
     """Names of the shipped sample sets."""
     return sorted(path.stem for path in _SAMPLES.glob("*.npz"))
@@ -189,6 +196,7 @@ __all__ = [
     "names",
     "pair",
     "pairs",
+    "pairs_of_table1",
     "recorded",
     "records",
     "sample",
