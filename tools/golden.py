@@ -127,8 +127,8 @@ COMMANDS: dict[str, str] = {
     f"--arm pixel-robust --robust {RATIO} --with {RATIO} --real pack:inputs/test.npz --targets 1 "
     "--steps 2 --batch 12 {run}",
     "explain-evaluate-diffusion": f"counterlens explain {PLAIN} sample:cifar10#0:2 --evaluate "
-    f"--arm prompt-to-prompt --arm diffusion --with {RATIO} --steps 2 --updates 1 "
-    "--batch 2 {run}",
+    f"--arm prompt-to-prompt --arm diffusion --with {RATIO} --updates 1 --batch 2 "
+    "--generator train-diffusion/run/model {run}",
     # discover
     "disagree": f"counterlens disagree {PLAIN} {RATIO} --class cat --count 1 --updates 2 --steps 2 "
     '--require "disagree.first.real.high<=0.9" --verify pack:inputs/test.npz '
