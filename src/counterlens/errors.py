@@ -9,6 +9,11 @@ CounterlensError            base: one clear line for the user, exit code 2
 └── TrainingFailed          a loss stopped being finite: step, term and last good checkpoint named
 """
 
+NO_GRADIENTS = (
+    "no gradient of the model reaches the pixels, and this needs one. Give a model without "
+    "detach, no_grad or NumPy in forward, or a differentiable stand-in: counterlens.bpda."
+)
+
 
 class CounterlensError(Exception):
     """Base of all errors whose text is meant for the user."""

@@ -14,7 +14,7 @@ import typer
 
 from counterlens.cli import audits, cgn, curation, explanations, figures, generating, training
 from counterlens.cli.shared import app
-from counterlens.errors import CounterlensError
+from counterlens.errors import NO_GRADIENTS, CounterlensError, InputError
 
 __all__ = [
     "app",
@@ -55,7 +55,12 @@ def main() -> NoReturn:
     except KeyboardInterrupt:
         _say("interrupted; what was done is kept, add --resume to go on.", red=True)
         sys.exit(130)
-    except Exception:
+    except Exception as error:
+        if "does not require grad" in str(
+            error
+        ):  # raised by torch wherever a gradient is asked for
+            _say(f"error: {NO_GRADIENTS}", red=True)
+            sys.exit(InputError.exit_code)
         text = traceback.format_exc()
         sys.stderr.write(text)
         _say(f"crash: this is a defect of counterlens.{_keep_crash(text)}", red=True)

@@ -73,6 +73,14 @@ def audit(
         str | None,
         typer.Option(help="Confidence at eight radii up to this ball, e.g. l2:3, 200 images each."),
     ] = None,
+    surrogate: Annotated[
+        list[str],
+        typer.Option(
+            metavar="MODEL",
+            help="Attack this model, too, and try what is found on the audited one. "
+            "May be repeated.",
+        ),
+    ] = [],
     flips: Annotated[
         int,
         typer.Option(help="Images whose answer is asked again under small colour and frame edits."),
@@ -121,6 +129,7 @@ def audit(
         attack_points=attack_points,
         budget=budget,
         radius_curve=radius_curve,
+        surrogate=surrogate,
         flips=flips,
         calibrate=calibrate,
         require=require,

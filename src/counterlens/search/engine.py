@@ -175,7 +175,7 @@ def engine(
     with frozen(model), _deterministic():
         probe(model, example[:1].to(where))
         made = Engine(model, model, where, repeats=repeats, pads=where.type == "cuda")
-        made.differentiable = _differentiable(model, example[:1].to(where))
+        made.differentiable = differentiable(model, example[:1].to(where))
         if repeats == 1:  # a randomised model is searched as it is
             _speed_up(made, example[:64].to(where), precision, compiled)
         yield made
@@ -206,7 +206,7 @@ def home(model: Predict, example: Images) -> torch.device:
     return example.device
 
 
-def _differentiable(model: Predict, example: Images) -> bool:
+def differentiable(model: Predict, example: Images) -> bool:
     """Whether a gradient reaches the pixels of a model that answers without one."""
     try:
         _look(model, example)

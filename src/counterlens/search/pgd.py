@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from counterlens.ball import Ball, Seeds, row_seeds
+from counterlens.errors import NO_GRADIENTS, InputError
 from counterlens.search.found import Found
 from counterlens.types import Images, Objective
 
@@ -75,6 +76,8 @@ def value_and_grad(objective: Objective, z: Images) -> tuple[Tensor, Tensor]:
     with torch.enable_grad():
         z = z.detach().requires_grad_(True)
         score = objective(z)
+        if not score.requires_grad:
+            raise InputError(NO_GRADIENTS)
         (grad,) = torch.autograd.grad(score.sum(), z)
     return score.detach(), grad
 

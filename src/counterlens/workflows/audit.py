@@ -38,6 +38,7 @@ from counterlens.workflows.protocol import Inside, Protocol, choose
 from counterlens.workflows.radius import radius_curves
 from counterlens.workflows.robustness import parse_attack, robustness, seconds, worst_ood
 from counterlens.workflows.settings import Settings
+from counterlens.workflows.surrogates import surrogates
 
 
 def audit(
@@ -52,6 +53,7 @@ def audit(
     attack_points: int = 1000,
     budget: str | None = None,
     radius_curve: str | None = None,
+    surrogate: Sequence[str] = (),
     flips: int = 0,
     calibrate: str | None = None,
     require: Sequence[str] = (),
@@ -68,10 +70,12 @@ def audit(
 ) -> list[Run]:
     """Audit one model or several; the last run is the one to show.
 
-    Several models get a run each, inside `out`, and a comparison of them beside it.
+    Several models get a run each, inside `out`, and a comparison of them beside it. Under attack
+    they attack each other: images found against one are tried on the others.
 
     Args:
         models: specs, or NAME=SPEC to call a model by a name of your own.
+        surrogate: further models of the same classes to attack in place of the audited ones.
         about: `NAME: key=value`, what a model's card does not tell: family, attention, training.
     """
     names = [families.named(model)[0] for model in models]
@@ -96,6 +100,7 @@ def audit(
         device,
         trust_remote_code,
         radius_curve,
+        tuple(surrogate) if attack else (),
     )
     _check(settings)
     if len(models) == 1:
@@ -108,7 +113,8 @@ def audit(
         if resume and (folder / "DONE").exists():
             runs.append(Run.open(folder))
             continue
-        asked = replace(settings, model=model)
+        peers = tuple(other for other in models if other != model) if attack else ()
+        asked = replace(settings, model=model, peers=peers)
         runs.append(_audit(asked, folder, told, resume=resume, quiet=quiet))
     together = parent / "compare"
     if resume and (together / "DONE").exists():
@@ -190,8 +196,10 @@ def _audit(
         run.add_numbers(edit_numbers(classifier, images, points=settings.flips))
     for other in outside:
         _outside(said, other, inside)
+    others, rows = surrogates(settings, classifier, images, protocol)
+    run.write_table("surrogates", rows)
     for text in settings.attack:
-        robustness(run, classifier, images, protocol, reported, text, settings, quiet=quiet)
+        robustness(run, classifier, images, protocol, reported, text, settings, others, quiet=quiet)
     if settings.ood_attack:
         for other in outside:
             worst_ood(

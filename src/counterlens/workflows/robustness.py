@@ -8,7 +8,7 @@ Differs: the worst-case AUROC raises log-confidence and lead over the second cla
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from fractions import Fraction
@@ -26,6 +26,7 @@ from counterlens.data.sets import sample_rows
 from counterlens.errors import InputError
 from counterlens.images import ImageSet, prepare
 from counterlens.metrics.intervals import wilson
+from counterlens.objectives import Predict
 from counterlens.runs import Number, Run, atomic, key_part
 from counterlens.search import Robustness, robust, worst_confidence
 from counterlens.search import Settings as Search
@@ -89,6 +90,7 @@ def robustness(
     rows: Int64[np.ndarray, "n"],
     attack: str,
     asked: Settings,
+    surrogates: Sequence[Predict] = (),
     *,
     quiet: bool = False,
 ) -> None:
@@ -96,6 +98,7 @@ def robustness(
 
     Args:
         rows: the images whose accuracy is reported; `attack_points` of them are attacked.
+        surrogates: models of the protocol's classes whose adversarial images are tried, too.
     """
     ball, key = parse_attack(attack), key_part(attack)
     all_of = len(rows)
@@ -108,6 +111,7 @@ def robustness(
         ball,
         version=asked.attack_version,  # type: ignore[arg-type]
         settings=search_settings(run, f"attack-{key}", asked, quiet),
+        surrogates=surrogates,
     )
     _hush()
     run.add_numbers({f"robust.{key}.accuracy": _number(found, attack, f"{which} {all_of}")})

@@ -5,7 +5,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Settings:
-    """Everything that decides what an audit measures; a resumed run must agree on it."""
+    """Everything that decides what an audit measures; a resumed run must agree on it.
+
+    `surrogate` and `peers` name models whose adversarial images are tried on this one: those that
+    were asked for, and the other models of the same audit.
+    """
 
     model: str
     data: str
@@ -26,3 +30,5 @@ class Settings:
     device: str = "auto"
     trust_remote_code: bool = False
     radius_curve: str | None = None
+    surrogate: tuple[str, ...] = ()
+    peers: tuple[str, ...] = ()
