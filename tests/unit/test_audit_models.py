@@ -118,6 +118,8 @@ def test_a_surrogate_of_other_classes_or_without_gradients_is_refused(made: Path
                 made, "honest", attack=["l2:0.1"], surrogate=[f"{made}/nets.py:{name}"],
                 out=made / name,
             )  # fmt: skip
+    with pytest.raises(InputError, match="without an attack"):
+        audited(made, "honest", surrogate=[f"{made}/nets.py:rounded"])
     first, second, _ = audited(made, "honest", "detached", attack=["l2:0.1"], out=made / "two")
     (row,) = first.table("surrogates")
     assert row["used"] == "no" and "no gradients" in row["why"]

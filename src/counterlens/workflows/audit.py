@@ -100,7 +100,7 @@ def audit(
         device,
         trust_remote_code,
         radius_curve,
-        tuple(surrogate) if attack else (),
+        tuple(surrogate),
     )
     _check(settings)
     if len(models) == 1:
@@ -129,6 +129,11 @@ def _check(settings: Settings) -> None:
     for ball in (*settings.attack, settings.ood_attack, settings.radius_curve):
         if ball is not None:
             parse_attack(ball)
+    if settings.surrogate and not settings.attack:
+        raise InputError(
+            "a surrogate came without an attack, which alone would use it. Give one, for example "
+            "attack=['l2:0.5'] (--attack l2:0.5)."
+        )
     seconds(settings.budget)
     names = [name_of(spec) for spec in (settings.data, *settings.ood)]
     twice = sorted({name for name in names if names.count(name) > 1})
