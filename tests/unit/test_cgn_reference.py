@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from cgn_references import tiled_crop
+from counterlens.data import open_set, write_pack
 from counterlens.errors import InputError
 from counterlens.generators import cgn
 from counterlens.generators.cgn_reference import from_reference
@@ -109,6 +110,26 @@ def test_an_import_is_opened_by_the_other_commands(tmp_path: Path, reference):
     folder = str(run.folder / "seed-1")
     assert generate(folder, count=100, out=tmp_path / "made", device="cpu", quiet=True).done
     assert show(folder, count=1, out=tmp_path / "show", device="cpu", quiet=True).done
+
+
+def test_classifiers_are_trained_on_an_imports_images(tmp_path: Path, reference, capsys):
+    from counterlens.workflows.cgn_evaluate import evaluate
+
+    file = saved(reference, tmp_path / "own")
+    run = import_cgn([file], dataset="coloured", out=tmp_path / "run", quiet=True)
+    packs = []
+    for name, count in (("mnist-train", 60), ("mnist", 30)):
+        digits = open_set(f"sample:{name}")
+        pictures = [digits.read(i) for i in range(count)]
+        write_pack(tmp_path / f"{name}.npz", pictures, digits.labels[:count], digits.classes)
+        packs.append(f"pack:{tmp_path / name}.npz")
+    found = evaluate(
+        "coloured", cgns=[str(run.folder)], mnist=",".join(packs), count=100, epochs=1, seen=10,
+        tsne=0, compared=0, out=tmp_path / "table", device="cpu",
+    )  # fmt: skip
+    assert found.done and [row["intact"] for row in found.table("classifiers")] == [None]
+    assert {row["map"] for row in found.table("baselines")} == {"corner", "centre", "uniform"}
+    assert "training data cannot be compared" in capsys.readouterr().err
 
 
 def test_what_is_no_reference_checkpoint_is_refused_in_one_line(tmp_path: Path, reference):
