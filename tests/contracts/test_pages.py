@@ -18,8 +18,17 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 def stored(file: str, path: str) -> float:
     found = json.loads((RESULTS / file).read_text())
-    for key in path.split("."):
-        found = found[int(key)] if isinstance(found, list) else found[key]
+    parts = path.split(".")
+    while parts:
+        if isinstance(found, list):
+            found = found[int(parts.pop(0))]
+            continue
+        for size in range(len(parts), 0, -1):  # keys may hold dots themselves: the longest wins
+            if (key := ".".join(parts[:size])) in found:
+                found, parts = found[key], parts[size:]
+                break
+        else:
+            raise AssertionError(f"{file} has no {path}")
     return float(found)
 
 
