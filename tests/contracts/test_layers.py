@@ -15,13 +15,11 @@ PLACES = {
     "PIL": "images",
     "accelerate": "fit",
     "diffusers": "generators",
-    "fastapi": "app",
     "importlinter": "",
     "jinja2": "report",
     "matplotlib": "explanations",
     "ray": "scale",
     "typer": "cli",
-    "uvicorn": "app",
 }
 
 

@@ -33,7 +33,7 @@ __all__ = [
 def root(
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
 ) -> None:
-    """The debugger for image classifiers: audit, explain, discover, curate, repair."""
+    """The debugger for image classifiers: audit, explain, discover, curate, train."""
     if version:
         from counterlens import __version__
 

@@ -18,11 +18,13 @@ from counterlens.cli.shared import (
     Workers,
     app,
     finish,
+    refuse_unused,
 )
 
 
 @app.command()
 def explain(
+    context: typer.Context,
     model: Annotated[
         str, typer.Argument(help="The model, or the folder of an audit (with --worst).")
     ],
@@ -141,6 +143,12 @@ def explain(
 ) -> None:
     """Show what would change the answer, or where the model looked."""
     if compare:
+        refuse_unused(
+            context,
+            "--evaluate",
+            *("target", "method", "caption", "captioner", "mask", "rounds", "guidance"),
+            *("reference", "memory", "worst", "train"),
+        )
         from counterlens.workflows.evaluate import evaluate, only_radius
 
         done = evaluate(

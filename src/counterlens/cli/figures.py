@@ -4,11 +4,22 @@ from typing import Annotated
 
 import typer
 
-from counterlens.cli.shared import Device, Json, Out, Quiet, Resume, Seed, app, finish
+from counterlens.cli.shared import (
+    Device,
+    Json,
+    Out,
+    Quiet,
+    Resume,
+    Seed,
+    app,
+    finish,
+    refuse_unused,
+)
 
 
 @app.command()
 def reproduce(
+    context: typer.Context,
     name: Annotated[
         str,
         typer.Argument(
@@ -52,6 +63,9 @@ def reproduce(
 ) -> None:
     """Regenerate a figure or a table of a paper with the shipped models."""
     if name == "ratio-table1":
+        rows = () if rerun else ("data", "ood", "calibrate", "points")
+        unused = ("model", "count", "steps", "radius", "masks", "generator", "resume", *rows)
+        refuse_unused(context, f"{name}{'' if rerun else ' without --rerun'}", *unused)
         from counterlens.cli.tables import show_table1
         from counterlens.workflows.table1 import table1
 
@@ -70,7 +84,9 @@ def reproduce(
             show_table1(*(run.table(t) for t in ("table1", "table1_rows", "differences")))
         finish(run, as_json=as_json, quiet=True)
         return
+    refuse_unused(context, name, "rerun", "calibrate", "points")
     if name == "digin-figure13":
+        refuse_unused(context, name, "ood", "steps", "radius")
         from counterlens.workflows.gradient_figure import figure13
 
         shown = figure13(
@@ -87,6 +103,7 @@ def reproduce(
         )
         finish(shown.run, as_json=as_json, quiet=quiet)
         return
+    refuse_unused(context, name, "masks", "generator")
     from counterlens.workflows.reproduce import reproduce as run_reproduce
 
     made = run_reproduce(

@@ -6,9 +6,11 @@ from typing import Annotated, Any
 
 import typer
 
+from counterlens.errors import InputError
+
 app = typer.Typer(
     name="counterlens",
-    help="The debugger for image classifiers: audit, explain, discover, curate, repair.",
+    help="The debugger for image classifiers: audit, explain, discover, curate, train.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -37,6 +39,14 @@ Changes = Annotated[
 TrustRemote = Annotated[
     bool, typer.Option("--trust-remote-code", help="Allow a model to run code of its own.")
 ]
+
+
+def refuse_unused(context: typer.Context, mode: str, *names: str) -> None:
+    """An option that this mode does not use, and that was typed, is an error."""
+    for param in context.command.params:
+        source = context.get_parameter_source(str(param.name))
+        if param.name in names and source is not None and source.name == "COMMANDLINE":
+            raise InputError(f"{param.opts[0]} has no effect with {mode}. Leave it out.")
 
 
 def finish(run: Any, *, as_json: bool, quiet: bool, parts: Sequence[Any] = ()) -> None:

@@ -1,0 +1,22 @@
+"""An option that a mode does not use is an error, never silence."""
+
+import pytest
+from typer.testing import CliRunner
+
+from counterlens.cli import app
+from counterlens.errors import InputError
+
+CASES = [
+    (["reproduce", "ratio-table1", "--count", "3"], "--count has no effect with ratio-table1"),
+    (["reproduce", "ratio-table1", "--data", "x"], "--data has no effect.*without --rerun"),
+    (["reproduce", "ratio-figure1", "--rerun", "x"], "--rerun has no effect with ratio-figure1"),
+    (["reproduce", "digin-figure13", "--steps", "9"], "--steps has no effect"),
+    (["explain", "m", "x", "--evaluate", "--method", "pixel"], "--method has no effect"),
+    (["explain", "m", "x", "--evaluate", "--memory", "1GB"], "--memory has no effect"),
+]
+
+
+@pytest.mark.parametrize(("line", "words"), CASES)
+def test_an_option_without_effect_is_refused(line: list[str], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        CliRunner().invoke(app, line, catch_exceptions=False)
