@@ -64,12 +64,21 @@ from counterlens.metrics.numbers import pair_counts
 from counterlens.runs import Number, key_part, write_json
 from counterlens.runs.keys import worst_verdict
 from counterlens.workflows.cards import UNSEEN
-from counterlens.workflows.table1 import NO_PLAIN, failures, plain_beside, printed
+from counterlens.workflows.table1 import NO_PLAIN, failures, plain_beside
+from counterlens.workflows.table1_pairs import (
+    ABSENT,
+    COLUMNS,
+    OPEN,
+    REPRODUCED,
+    REVERSED,
+    TIE,
+    counts,
+)
+from counterlens.workflows.table1_paper import printed
 from zoo_audits import STANDARD, Points, Rows, add_doubled, gathered, opened, same_images
 
 TABLE_1 = ("plain", "oe", "acet", "at-0.5", "at-0.25", "ratio-0.5", "ratio-0.25")
 MODELS = (*TABLE_1, "trades-0.5")
-COLUMNS = ("clean", "l2 0.5", "l2 1.0", "l∞ 8/255", "AUC", "WC-AUC", "MMC")
 ATTACKED = {
     "l2 0.5": ("l2 0.5", "l2-0.5"),
     "l2 1.0": ("l2 1.0", "l2-1.0"),
@@ -77,9 +86,6 @@ ATTACKED = {
 }
 """Column of the table → how points and how numbers of an audit name its attack."""
 
-REPRODUCED, REVERSED, OPEN = "reproduced", "reversed", "open"
-TIE, ABSENT = "equal in the paper", "not measured"
-VERDICTS = (REPRODUCED, REVERSED, OPEN, TIE, ABSENT)
 MOST_MOVED = 0.005
 
 
@@ -234,20 +240,6 @@ def stretched(row: Mapping[str, Any], tested: int) -> str:
     return verdict(value - by * (value - low), value + by * (high - value))
 
 
-def counts(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
-    """Per column and in all: pairs by verdict, and how many stand beyond chance."""
-    found = {}
-    for column in ("all", *COLUMNS):
-        some = [row for row in rows if column in ("all", row["column"])]
-        told = {word: sum(row["verdict"] == word for row in some) for word in VERDICTS}
-        for word in (REPRODUCED, REVERSED):
-            told[f"{word} beyond chance"] = sum(
-                row["verdict"] == word and row["beyond_chance"] for row in some
-            )
-        found[column] = {"pairs": len(some), **told}
-    return found
-
-
 def doubled(points: Points) -> dict[str, dict[str, Any]]:
     """How far a search of twice the steps moves the worst-case AUROC, per set."""
     found = {}
@@ -361,7 +353,11 @@ def brief(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         found.append(
             {key: row[key] for key in ("column", "higher", "lower", "paper", "verdict")}
             | {key: number.get(key) for key in ("value", "low", "high", "n")}
-            | {"attack": number.get("protocol", "").partition(",")[0] or None}
+            | {
+                "attack": number["protocol"].split(",")[0]
+                if row["column"] in ATTACKED and number
+                else None
+            }
             | {"trust": number.get("trust", {}).get("verdict")}
             | {"beyond_chance": row.get("beyond_chance")}
         )

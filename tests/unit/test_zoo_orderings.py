@@ -23,7 +23,7 @@ from counterlens.workflows import robustness
 from counterlens.workflows.audit import audit as real_audit
 from counterlens.workflows.pairs import difference_of_aurocs
 from counterlens.workflows.settings import Settings
-from counterlens.workflows.table1 import printed
+from counterlens.workflows.table1_paper import printed
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 study = importlib.import_module("zoo_orderings")

@@ -20,6 +20,7 @@ from counterlens.workflows.table1 import ROWS
 sys.path.append(str(Path(__file__).parents[2] / "tools"))
 zoo_tool = importlib.import_module("make_zoo")
 cards = importlib.import_module("card_audits")
+docs = importlib.import_module("table1_docs")
 
 
 @pytest.fixture
@@ -229,3 +230,10 @@ def test_numbers_of_the_same_weights_stay_on_a_card_until_they_are_measured_anew
     other = audited(tmp_path / "other", [], [(name, 0.5)], weights="others")
     assert cards.filled(stored, {"whole": other}) is None  # of other weights, and no main part
     assert cards.filled(card, {"apart": apart}) is None
+
+
+def test_the_tables_of_the_page_are_those_of_the_stored_cards_and_pairs():
+    text = docs.PAGE.read_text()
+    assert docs.page(text) == text
+    assert "| RATIO 0.25 | 208, 31.7 |" in text  # unequal training is told at the number
+    assert "| CIFAR-100 | paper | 91.6 / 0.0 |" in text

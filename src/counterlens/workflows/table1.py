@@ -1,6 +1,6 @@
 """Reproduce Table 1: the paper's rows, ours from stored audits, and what differs between them.
 
-Paper: Augustin et al. 2020 (ratio2020), Tables 1, 3 and 8, CIFAR-10.
+Paper: Augustin et al. 2020 (ratio2020), Tables 1, 3, 5 and 8, CIFAR-10 (table1_paper.py).
 Differs: see `DIFFERENCES`, which the report prints beside the numbers.
 """
 
@@ -17,32 +17,8 @@ from counterlens.runs import Number, Run, key_part, new_folder
 from counterlens.runs.keys import meaning, verdict, worst_verdict
 from counterlens.workflows import recipes
 from counterlens.workflows.cards import NOISE, SEEN, UNSEEN, with_audit
-
-METRICS = {
-    "clean": "accuracy.top1",
-    "l2 0.5": "robust.l2-0.5.accuracy",
-    "l2 1.0": "robust.l2-1.0.accuracy",
-    "l∞ 8/255": "robust.linf-8_255.accuracy",
-    "ECE": "calibration.ece_scaled",
-    "AUC": "ood.auroc",
-    "WC-AUC": "ood.worst_auroc",
-    "MMC": "ood.mmc",
-    "T": "calibration.temperature",
-}
-"""Column of the paper → our key; the three `ood` ones are means over the unseen natural sets."""
-
-_PRINTED = """
-plain      96.15  0.00  0.00  0.00 1.0 94.2  1.6 62.0 1.61
-oe         96.41  0.01  0.00  0.00 2.9 96.5  8.7 31.9 0.10
-acet       94.06 52.66 14.95 12.66 2.8 94.7 81.9 39.1 0.35
-madry      90.83 69.32 36.86 29.59 2.6 81.8 48.5 62.7 1.20
-at-0.5     90.79 70.42 38.20 30.58 2.2 88.9 57.4 55.8 1.11
-at-0.25    94.00 65.02 20.83 14.30 2.2 92.7 42.0 55.2 1.39
-jem        92.84 40.67  6.77  7.19 3.9 75.0 14.6 69.7 1.88
-ratio-0.5  91.08 73.27 44.09 37.71 2.8 95.6 83.6 31.9 0.41
-ratio-0.25 93.53 70.49 34.15 29.18 2.7 95.0 84.3 33.9 0.43
-trades-0.5 90.87 71.02 39.53     -   - 88.80 56.59  -    -
-"""
+from counterlens.workflows.table1_pairs import counts
+from counterlens.workflows.table1_paper import DIFFERENCES, METRICS, printed, printed_sets
 
 ROWS: dict[str, tuple[str, str | None]] = {
     "plain": ("Plain", "cifar10-plain"),
@@ -71,62 +47,12 @@ PROTOCOL = {
 }
 """How a row is audited where its card does not say otherwise."""
 
-DIFFERENCES = (
-    ("training images", "50,000", "48,000; the last 2,000 judge checkpoints and temperature"),
-    (
-        "out-distribution in training",
-        "80 million tiny images (withdrawn)",
-        "Tiny-ImageNet at 32 pixels without the classes that overlap, as each card names it",
-    ),
-    (
-        "architecture",
-        "ResNet-50, 23.5 M weights (ACET: ResNet-18)",
-        "ResNet-18 of 6 M weights, small rows 3 M",
-    ),
-    ("epochs", "220 (ACET: 100)", "as listed for each row; averaged weights"),
-    ("checkpoint chosen on", "the test set", "held-out training images, or the last one"),
-    (
-        "robust accuracy",
-        "an older AutoAttack: APGD-CE, APGD-DLR, FAB × 5, Square; 10,000 points",
-        "AutoAttack standard with verdict, on the number of points each number states",
-    ),
-    (
-        "temperature fitted on",
-        "CIFAR-10.1 (2,000 images)",
-        "held-out CIFAR-10 training images (2,000), or a fifth of the test images",
-    ),
-    (
-        "AUC, WC-AUC and MMC averaged over",
-        "SVHN, CIFAR-100, LSUN, ImageNet−, smooth noise, uniform noise",
-        "the unseen natural sets of the audit; seen sets and noise are listed apart",
-    ),
-    (
-        "WC-AUC attack",
-        "APGD 100 × 5 on the confidence, 1,024 points",
-        "APGD 100 × 5 on log-confidence and on the lead, the worse of both; an upper bound",
-    ),
-)
-"""What differs in protocol: subject, paper, ours."""
-
 # the limits of docs/papers/ratio2020.md, written down before the models were trained
 _FAR_FROM_PLAIN, _LEAST_ROBUST, _MOST_ECE, _LEAST_AUC, _LEAST_WORST = 0.05, 0.5, 0.05, 0.8, 0.5
 
 
 NO_PLAIN = "clean accuracy: no plain model of the same architecture"
 _PLAIN = ("cifar10-plain", "cifar10-plain-small")
-
-
-def printed() -> dict[str, dict[str, float]]:
-    """The paper's table as it is printed, in per cent but for T.
-
-    >>> printed()["ratio-0.25"]["WC-AUC"]
-    84.3
-    """
-    table = {}
-    for line in _PRINTED.split("\n")[1:-1]:
-        row, *cells = line.split()
-        table[row] = {m: float(c) for m, c in zip(METRICS, cells, strict=True) if c != "-"}
-    return table
 
 
 def table1(
@@ -167,6 +93,9 @@ def table1(
     run.write_table("table1", rows(cards))
     run.write_table("table1_sets", per_set(cards))
     run.write_table("table1_rows", made(cards, rerun=name))
+    pairs = zoo.pairs_of_table1()
+    run.write_table("table1_counts", [{"column": c, **n} for c, n in counts(pairs).items()])
+    run.write_table("table1_pairs", pairs)
     run.write_table("differences", [{"what": w, "paper": p, "ours": o} for w, p, o in DIFFERENCES])
     run.add_numbers(numbers(cards))
     render(run)
@@ -281,18 +210,28 @@ def rows(cards: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def per_set(cards: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """AUROC, worst-case AUROC and MMC of ours on every set, as on the card, and its kind."""
-    found = []
-    for title, recipe in ROWS.values():
+    """AUROC, worst-case AUROC and MMC on every set: ours as on the card, and the paper's."""
+    paper, found = printed_sets(), []
+    order = [UNSEEN, SEEN, NOISE]
+    for row, (title, recipe) in ROWS.items():
         card = cards.get(recipe or "", {})
-        order = [UNSEEN, SEEN, NOISE]
+        theirs = dict(paper.get(row, {}))
         kinds = card.get("audit", {}).get("ood", {})
         for name, kind in sorted(kinds.items(), key=lambda item: order.index(item[1])):
             line: dict[str, Any] = {"row": title, "set": name, "kind": kind}
             for metric in ("auroc", "worst_auroc", "mmc"):
                 line[metric] = card["numbers"].get(f"ood.{key_part(name)}.{metric}")
-            found.append(line)
+            found.append(line | _printed(theirs.pop(name, None)))
+        for name, cells in theirs.items():
+            line = {"row": title, "set": name, "kind": "paper's alone"}
+            found.append(line | dict.fromkeys(("auroc", "worst_auroc", "mmc")) | _printed(cells))
     return found
+
+
+def _printed(cells: tuple[float, float] | None) -> dict[str, float | None]:
+    """The paper's two figures on a set, as shares."""
+    clean, worst = (cell / 100 for cell in cells) if cells else (None, None)
+    return {"paper_auroc": clean, "paper_worst_auroc": worst}
 
 
 def made(cards: Mapping[str, Mapping[str, Any]], *, rerun: str = "") -> list[dict[str, Any]]:

@@ -107,7 +107,7 @@ def audited() -> dict[str, dict[str, Any]]:
 
 def pairs_of_table1() -> list[dict[str, Any]]:
     """Every pair of models of the comparison in every column, with the verdict about it."""
-    found: list[dict[str, Any]] = read_json(_AUDITS.with_name("table1_pairs.json"))
+    found: list[dict[str, Any]] = read_json(Path(__file__).with_name("table1_pairs.json"))
     return found
 
 
