@@ -4,7 +4,8 @@ CounterlensError            base: one clear line for the user, exit code 2
 ├── InputError              something given does not fit: what came, what was expected, what to type
 ├── MissingExtra            an optional dependency is not installed
 ├── RunExists               a run folder would have been overwritten
-├── StorageError            a run cannot be kept: its folder is gone, or the disk is full
+├── StorageError            a run cannot be kept: its folder is gone
+│   └── DiskFull            a file does not fit on the disk
 ├── DoctorRefused           the classifier is wrapped wrongly, exit code 3
 └── TrainingFailed          a loss stopped being finite: step, term and last good checkpoint named
 """
@@ -34,7 +35,11 @@ class RunExists(CounterlensError):
 
 
 class StorageError(CounterlensError):
-    """What a run found cannot be kept: its folder is gone, or the disk is full."""
+    """What a run found cannot be kept: its folder is gone."""
+
+
+class DiskFull(StorageError):
+    """A file does not fit on the disk, or is larger than this process may write."""
 
 
 class DoctorRefused(CounterlensError):

@@ -322,12 +322,21 @@ def _sink(n: int, classes: int, out: Path | None) -> Iterator[np.ndarray]:
         return
     if out is None:
         with tempfile.NamedTemporaryFile(suffix=".npy", delete=os.name != "nt") as file:
+            _reserve(file.fileno(), 4 * n * classes)
             yield np.memmap(file, np.float32, "w+", shape=shape)  # outlives its name
         return
     with atomic(Path(out)) as part:
         mapped = np.lib.format.open_memmap(part, "w+", np.float32, shape)
+        with part.open("rb+") as file:
+            _reserve(file.fileno(), part.stat().st_size)
         yield mapped
         mapped.flush()
+
+
+def _reserve(file: int, size: int) -> None:
+    """Take the space of a mapped file now: on a full disk a later write would kill the process."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(file, 0, size)
 
 
 def _reopen(out: Path, rows: int) -> np.ndarray:

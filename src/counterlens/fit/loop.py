@@ -1,6 +1,5 @@
 """The loop: updates, looks at the losses, judgements, checkpoints."""
 
-import errno
 import importlib.util
 import math
 import signal
@@ -14,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from counterlens.errors import InputError, TrainingFailed
+from counterlens.errors import DiskFull, InputError, TrainingFailed
 from counterlens.fit.plan import Batch, Judge, Plan, Player, Progress
 from counterlens.fit.together import World
 from counterlens.fit.update import Average, Mixed, Update
@@ -88,7 +87,7 @@ class _Trainer:
         self.averages = [Average(p.net, plan.average) for p in team] if plan.average else []
         self.rates = [[group["lr"] for group in p.optimizer.param_groups] for p in team]
         self.progress = Progress()
-        self.asked_to_stop = False
+        self.stopped_by = 0
         self.saved_step = -1
         self.terms: list[Tensor] = []
         self.sums: dict[str, float] = {}
@@ -98,19 +97,25 @@ class _Trainer:
 
     @contextmanager
     def stoppable(self) -> Iterator[None]:
-        """Inside, a polite request to end (SIGTERM) keeps the state and stops."""
+        """Inside, a request to end (SIGTERM, Ctrl-C) keeps the state and stops; a second ends."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
+        before = {which: signal.getsignal(which) for which in (signal.SIGTERM, signal.SIGINT)}
 
-        def stop(*_: object) -> None:
-            self.asked_to_stop = True
+        def stop(which: int, frame: object) -> None:
+            self.stopped_by = which
+            self.say("stopping after this update; the state will be kept.")
+            for one, handler in before.items():
+                signal.signal(one, handler)
 
-        before = signal.signal(signal.SIGTERM, stop)
         try:
+            for which in before:
+                signal.signal(which, stop)
             yield
         finally:
-            signal.signal(signal.SIGTERM, before)
+            for which, handler in before.items():
+                signal.signal(which, handler)
 
     def train(self) -> Progress:
         """Update until the plan is fulfilled or the time is up."""
@@ -131,7 +136,7 @@ class _Trainer:
                 self.end_epoch(now - epoch_began)
                 epoch_began = now = time.monotonic()
                 progress.seconds = before + now - started
-            over = self.asked_to_stop or (
+            over = bool(self.stopped_by) or (
                 plan.max_minutes is not None and now - started > 60 * plan.max_minutes
             )
             if over or now - saved > 60 * plan.checkpoint_minutes:
@@ -142,6 +147,7 @@ class _Trainer:
                 break
             if over and progress.step < plan.steps:
                 self.say(f"stopped at update {progress.step} of {plan.steps}; state kept.")
+                progress.stopped_by = self.stopped_by  # after the state was written without it
                 return progress
         progress.done = True
         self.save()
@@ -255,9 +261,8 @@ class _Trainer:
             try:
                 with atomic(self.file) as part:
                     torch.save(state, part)
-            except (OSError, RuntimeError) as error:  # torch reports a failed write as the latter
-                full = getattr(error, "errno", None) == errno.ENOSPC or "write" in str(error)
-                if not full:
+            except (DiskFull, RuntimeError) as error:  # torch reports a failed write as the latter
+                if isinstance(error, RuntimeError) and "write" not in str(error):
                     raise
                 kept = f"that of update {self.saved_step} is intact" if self.saved_step >= 0 else ""
                 raise InputError(

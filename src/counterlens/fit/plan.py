@@ -4,6 +4,7 @@ Paper: Augustin et al. 2020 (ratio2020), appendix, for the schedules.
 """
 
 import math
+import signal
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -105,7 +106,10 @@ class Plan:
 
 @dataclass
 class Progress:
-    """What a run has come to: where it stands, its history, its best moment."""
+    """What a run has come to: where it stands, its history, its best moment.
+
+    `stopped_by` is the signal that ended the training early, 0 where none did.
+    """
 
     step: int = 0
     seconds: float = 0.0
@@ -115,3 +119,9 @@ class Progress:
     waited: int = 0
     best_state: dict[str, Tensor] | None = None
     done: bool = False
+    stopped_by: int = 0
+
+    def resend(self) -> None:
+        """Answer the signal that stopped the training, now that everything is kept."""
+        if self.stopped_by:
+            signal.raise_signal(self.stopped_by)

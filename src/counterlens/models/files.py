@@ -32,7 +32,7 @@ def load_factory(spec: ModelSpec) -> Classifier:
         module = _imported(path)
     except CounterlensError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise InputError(_blame(f"{path} cannot be imported", path, error)) from error
     name = spec.weights or ""
     if not hasattr(module, name):
@@ -47,7 +47,7 @@ def load_factory(spec: ModelSpec) -> Classifier:
             made = made()
         except CounterlensError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise InputError(_blame(f"{spec} failed", path, error)) from error
     return as_classifier(made, str(spec), name)
 
@@ -99,7 +99,7 @@ def _probe(module: nn.Module, shape: tuple[int, int, int], source: str) -> Tenso
     try:
         with torch.no_grad():
             out = module(torch.full((2, *shape), 0.5, device=at))
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise InputError(
             f"{source}: the module refuses images of shape {(2, *shape)} "
             f"({type(error).__name__}: {first_line(error)}). "
@@ -149,7 +149,7 @@ def _imported(path: Path) -> ModuleType:
     return module
 
 
-def _blame(what: str, path: Path, error: Exception) -> str:
+def _blame(what: str, path: Path, error: BaseException) -> str:
     """One line with the last place in the user's own file."""
     own = [
         f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename) == path.resolve()
@@ -157,5 +157,6 @@ def _blame(what: str, path: Path, error: Exception) -> str:
     line = f" at line {own[-1].lineno}" if own else ""
     if isinstance(error, SyntaxError) and error.lineno:
         line = f" at line {error.lineno}"
-    text = str(error).strip().splitlines()
-    return f"{what}{line}: {type(error).__name__}: {text[0][:200] if text else ''}"
+    if isinstance(error, SystemExit):
+        return f"{what}{line}: it called sys.exit({error.code!r}), expected a model."
+    return f"{what}{line}: {type(error).__name__}: {first_line(error, 200)}"

@@ -1,20 +1,23 @@
 """Files: written whole or not at all, and read so that a damaged one is named in one line."""
 
+import errno
 import hashlib
 import json
 import math
 import os
+import shutil
 import stat
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from counterlens.errors import InputError
+from counterlens.errors import CounterlensError, DiskFull, InputError
 from counterlens.runs.lock import check_present
 
 LONGEST = 120
 """Bytes of a name that is made of other people's words; file systems allow 255 in all."""
+_LITTLE = 1 << 16  # bytes that are left of a disk that is full
 _KINDS = (
     (stat.S_ISDIR, "a folder"),
     (stat.S_ISFIFO, "a FIFO"),
@@ -38,8 +41,28 @@ def atomic(path: Path) -> Iterator[Path]:
         with part.open("rb+") as written:
             os.fsync(written.fileno())
         part.replace(path)
+    except Exception as error:
+        if _no_space(path, error):
+            raise DiskFull(
+                f"the disk is full: {path} could not be written. Free some space, then repeat the "
+                "command with --resume."
+            ) from error
+        raise
     finally:
-        part.unlink(missing_ok=True)
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
+
+
+def _no_space(path: Path, error: Exception) -> bool:
+    """Whether a write failed for want of space; libraries say so in many ways."""
+    if isinstance(error, CounterlensError):
+        return False
+    if isinstance(error, OSError) and error.errno is not None:
+        return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    try:  # NumPy, torch and safetensors lose the system's error number
+        return shutil.disk_usage(path.parent).free < _LITTLE
+    except OSError:
+        return False
 
 
 def write_text(path: Path, text: str) -> None:

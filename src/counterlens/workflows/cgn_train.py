@@ -243,6 +243,7 @@ def _fit(
         say=job.say,
     )
     if not progress.done:
+        progress.resend()
         raise InputError(f"stopped before the end: repeat with --resume ({job.run.folder}).")
     kept: Any = made[0]
     if isinstance(kept, CGN) and not healths:  # continued after its last epoch

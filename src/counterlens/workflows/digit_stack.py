@@ -128,6 +128,7 @@ def train_stack(
     player = Player(net, nll_terms, optimizer)
     progress, kept = fit(player, batches, plan=plan, folder=folder, say=say)
     if not progress.done:
+        progress.resend()
         raise InputError("stopped before the end; what was done is kept: repeat with --resume.")
     made = kept[0]
     assert isinstance(made, DigitNet)

@@ -94,6 +94,7 @@ def train(
     save(run, kept, settings, seed, sets, progress)
     if not progress.done:
         say(f"not finished: repeat the command with --resume ({run.folder}).")
+        progress.resend()
         return run
     run.add_numbers(numbers(progress, len(sets.held_x)))
     write_report(run, say)

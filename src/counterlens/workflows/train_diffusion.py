@@ -152,6 +152,7 @@ def train_diffusion(
         say(f"done in {(time.monotonic() - began) / 60:.1f} min.")
     else:
         say(f"not finished: repeat the command with --resume ({run.folder}).")
+        second.resend()
     return run
 
 
@@ -188,6 +189,7 @@ def _first(job: _Job, model: LatentDiffusion, pictures: Pictures) -> Autoencoder
     progress, kept = _fit(job, "vae", net, loss, batches, generator, judge)
     if not progress.done:
         job.say(f"not finished: repeat the command with --resume ({job.run.folder}).")
+        progress.resend()
         return None
     result = kept[0]
     assert isinstance(result, Autoencoder)
