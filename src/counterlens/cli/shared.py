@@ -37,7 +37,11 @@ Changes = Annotated[
     ),
 ]
 TrustRemote = Annotated[
-    bool, typer.Option("--trust-remote-code", help="Allow a model to run code of its own.")
+    bool,
+    typer.Option(
+        "--trust-remote-code",
+        help="Allow a model to run code of its own, also a FILE.py that a run folder names.",
+    ),
 ]
 
 

@@ -13,6 +13,7 @@ from counterlens.data.known_folders import relative
 from counterlens.data.layout import Missing
 from counterlens.errors import InputError
 from counterlens.images import ImageSet
+from counterlens.runs import user_path
 
 
 @dataclass(frozen=True)
@@ -125,7 +126,7 @@ def open_known(text: str, *, name: str) -> ImageSet:
             raise InputError(
                 f"known:{which} has no part {part}, expected one of {', '.join(known.parts)}."
             )
-    root = Path(where).expanduser()
+    root = user_path(where)
     if not root.exists():
         raise InputError(f"{root} does not exist: type known:{words}@ROOT, {_layout(known)}")
     try:

@@ -18,6 +18,7 @@ from counterlens.data.opening import split
 from counterlens.data.packed import load_npz, open_pack
 from counterlens.errors import InputError
 from counterlens.images import SUFFIXES, ImageSet, Pixels, decode, read
+from counterlens.runs import user_path
 
 Mask = Bool[np.ndarray, "_ _"]
 ReadMask = Callable[[int], Mask | None]
@@ -60,7 +61,7 @@ def open_masks(spec: str, data: str, images: ImageSet, *, border: bool = False) 
                 "width."
             )
         return found
-    folder = Path(spec).expanduser()
+    folder = user_path(spec)
     if not folder.is_dir():
         raise InputError(f"masks are {spec!r}, expected a folder of pictures or key:NAME.")
     files = {file.stem: file for file in sorted(folder.rglob("*")) if file.suffix in SUFFIXES}

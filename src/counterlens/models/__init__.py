@@ -3,10 +3,9 @@
 One file per source; its library is imported only when a spec asks for it.
 """
 
-from pathlib import Path
-
 from counterlens.classifier import Classifier, pick_device
-from counterlens.models.specs import SCHEMES, ModelSpec, parse
+from counterlens.models.specs import SCHEMES, ModelSpec, check_consent, parse
+from counterlens.runs import user_path
 
 
 def load(spec: str, *, device: str = "auto", trust_remote_code: bool = False) -> Classifier:
@@ -42,7 +41,7 @@ def _open(spec: ModelSpec, *, trust: bool) -> Classifier:
         case "folder":
             from counterlens.models import checkpoint
 
-            return checkpoint.load(Path(spec.name).expanduser())
+            return checkpoint.load(user_path(spec.name))
         case "file":
             from counterlens.models.files import load_factory
 
@@ -69,4 +68,4 @@ def _open(spec: ModelSpec, *, trust: bool) -> Classifier:
             return load_robustbench(spec, trust=trust)
 
 
-__all__ = ["SCHEMES", "ModelSpec", "load", "parse"]
+__all__ = ["SCHEMES", "ModelSpec", "check_consent", "load", "parse"]

@@ -12,7 +12,6 @@ Differs: nothing.
 """
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,6 +24,7 @@ from counterlens.errors import InputError, MissingExtra, first_line
 from counterlens.label_spaces import CIFAR10
 from counterlens.label_spaces.imagenet import imagenet_names
 from counterlens.models.specs import ModelSpec, suggest
+from counterlens.runs import user_path
 from counterlens.types import Images, Interpolation, Logits, Preprocess
 
 
@@ -50,10 +50,10 @@ class ZeroShot(nn.Module):
 def load_clip(spec: ModelSpec) -> Classifier:
     """The classifier of a clip: spec."""
     folder, _, listed = spec.name.partition("#")
-    if spec.weights is None and Path(folder).expanduser().is_dir():
+    if spec.weights is None and user_path(folder).is_dir():
         from counterlens.models.clip_small import load_pair
 
-        return load_pair(Path(folder).expanduser(), listed)
+        return load_pair(user_path(folder), listed)
     open_clip = _library()
     if spec.name not in open_clip.list_models():
         near = suggest(spec.name, open_clip.list_models(), prefix="clip:")

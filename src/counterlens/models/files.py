@@ -20,12 +20,13 @@ from counterlens.checks import check_logits
 from counterlens.classifier import Classifier, numbered, unwrap
 from counterlens.errors import CounterlensError, InputError, first_line
 from counterlens.models.specs import ModelSpec, suggest
+from counterlens.runs import user_path
 from counterlens.types import Preprocess
 
 
 def load_factory(spec: ModelSpec) -> Classifier:
     """The classifier a user's function makes."""
-    path = Path(spec.name).expanduser()
+    path = user_path(spec.name)
     if not path.is_file():
         raise InputError(f"{spec}: the file {path} does not exist.")
     try:

@@ -10,7 +10,6 @@ import logging
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,6 +22,7 @@ from counterlens.generators.libraries import transformers_for
 from counterlens.models import timm_models
 from counterlens.models.hub import fetching
 from counterlens.models.specs import ModelSpec
+from counterlens.runs import user_path
 from counterlens.types import Interpolation, Preprocess
 
 _RESAMPLE: dict[int, Interpolation] = {  # Pillow's numbers
@@ -39,7 +39,7 @@ Stats = tuple[tuple[float, ...], tuple[float, ...]]
 def load_hf(spec: ModelSpec, *, trust: bool = False) -> Classifier:
     """The classifier of an `hf:` spec, on the CPU."""
     transformers = transformers_for(str(spec))
-    local = Path(spec.name).expanduser()
+    local = user_path(spec.name)
     where = str(local) if local.is_dir() else spec.name
     if not local.is_dir() and (spec.name.count("/") > 1 or spec.name.startswith((".", "/", "~"))):
         raise InputError(f"{spec}: the folder {local} does not exist.")

@@ -8,7 +8,6 @@ import socket
 import urllib.error
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies
@@ -17,6 +16,7 @@ import torch
 
 from counterlens.errors import CounterlensError, InputError, first_line
 from counterlens.generators.libraries import transformers_for
+from counterlens.runs import user_path
 
 
 def open_pretrained(
@@ -31,7 +31,7 @@ def open_pretrained(
         instead: what to do where it cannot be had.
     """
     transformers = transformers_for(option)
-    local = Path(spec).expanduser()
+    local = user_path(spec)
     here = local.is_dir()
     if not here and (spec.count("/") != 1 or spec.startswith((".", "/", "~"))):
         raise InputError(

@@ -10,6 +10,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from counterlens.errors import InputError
+from counterlens.runs import user_path
 
 SCHEMES = {
     "zoo": "zoo:NAME",
@@ -48,7 +49,7 @@ class ModelSpec:
         """The weights as a path where they look like one, whether or not it exists."""
         if self.weights is None:
             return None
-        path = Path(self.weights).expanduser()
+        path = user_path(self.weights)
         looks = path.suffix.lower() in _WEIGHTS or "/" in self.weights or "\\" in self.weights
         return path if looks or path.is_file() else None
 
@@ -70,12 +71,27 @@ def parse(text: str) -> ModelSpec:
     scheme = re.match(r"(?P<scheme>[A-Za-z][\w+-]+):(?P<rest>.*)", text)
     if scheme and scheme["scheme"] in SCHEMES:
         return _schemed(scheme["scheme"], scheme["rest"], text)
-    if Path(text).expanduser().is_dir():
+    if user_path(text).is_dir():
         return ModelSpec("folder", text)
     if scheme:
         near = suggest(scheme["scheme"], SCHEMES)
         raise InputError(f"{text}: unknown scheme {scheme['scheme']!r}{near}. Known: {_forms()}.")
     raise InputError(_not_a_model(text))
+
+
+def check_consent(spec: str, *, source: Path, trust: bool) -> str:
+    """The spec of a model that a run folder names; one that runs code needs the user's consent.
+
+    A run folder is data and may come from anyone: opening it runs nothing of theirs unasked. All
+    other forms read weights and plain settings, unless `trust_remote_code` allows more.
+    """
+    if not trust and parse(spec).scheme == "file":
+        raise InputError(
+            f"{source} names the model {spec}, a Python file that would be run. A run folder may "
+            "come from someone else, so this needs your consent: if you trust that file, add "
+            "--trust-remote-code (in Python: trust_remote_code=True)."
+        )
+    return spec
 
 
 def suggest(name: str, known: Iterable[str], *, prefix: str = "") -> str:

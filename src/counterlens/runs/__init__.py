@@ -15,6 +15,7 @@ from counterlens.runs.files import (
     read_object,
     read_text,
     short_name,
+    user_path,
     write_json,
     write_text,
 )
@@ -49,6 +50,7 @@ __all__ = [
     "read_text",
     "reading",
     "short_name",
+    "user_path",
     "write_json",
     "write_text",
 ]

@@ -93,6 +93,14 @@ def plain_file(path: str | Path, *, what: str = "file") -> os.stat_result:
     return facts
 
 
+def user_path(text: str | Path) -> Path:
+    """A path with ~ filled in; a user whom this machine does not know is left as text."""
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:
+        return Path(text)
+
+
 def inside(folder: Path, name: str | Path) -> Path:
     """A file of a folder by its path in it; one that lies outside, also by a link, is refused.
 

@@ -181,6 +181,7 @@ def _audit(
         matched=protocol.matching.summary(),
         weights_hash=weights,
         data_fingerprint={s.name: s.fingerprint for s in [images, *outside]},
+        **({"calibration_fingerprint": held.fingerprint} if held else {}),
         notes={name_of(s): [families.MINED] for s in mined}
         | {s.name: list(s.notes) for s in [images, *outside] if s.notes}
         | {k: v for k, v in {classifier.name: classifier.card.get("notes")}.items() if v},

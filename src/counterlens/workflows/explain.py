@@ -139,7 +139,7 @@ def explain(
     }
     audit = None
     if isinstance(model, str) and (Path(model) / "run.json").is_file():
-        audit = Audit.open(Path(model), train)
+        audit = Audit.open(Path(model), train, trust=trust_remote_code)
         model, images = audit.model, audit.worst(WORST if worst is None else worst)
         target = target or ("true", "predicted")
     elif worst is not None or train is not None:
@@ -147,6 +147,8 @@ def explain(
     helpers = [robust] if robust and method == "dvce" else []
     nets = load_all([model, *judge, *helpers], device=device, trust_remote_code=trust_remote_code)
     classifier, opened = nets[0], nets[: 1 + len(judge)]
+    if audit:
+        audit.check_data(classifier)
     if audit and radii is None:
         radii = radii_for(classifier, checked)
     editing = None

@@ -19,11 +19,13 @@ from counterlens.errors import InputError
 from counterlens.explanations.pixel import default_radii
 from counterlens.explanations.targets import class_named
 from counterlens.generators.cutouts import seen
-from counterlens.images import ImageSet, prepare
+from counterlens.images import ImageSet, fitting_size, prepare
+from counterlens.models import check_consent
 from counterlens.models.parts import head
 from counterlens.runs import Run, kept_logits, key_part
 from counterlens.workflows.evaluate_real import features_of
 from counterlens.workflows.explain_maps import explain_maps
+from counterlens.workflows.families import named
 from counterlens.workflows.inputs import Given
 from counterlens.workflows.showing import Job, save
 
@@ -50,22 +52,51 @@ class Audit:
     which: str
 
     @classmethod
-    def open(cls, folder: Path, train: str | None) -> "Audit":
-        """Read what was audited; the nearest images come from the best set that is known."""
+    def open(cls, folder: Path, train: str | None, *, trust: bool = False) -> "Audit":
+        """Read what was audited; the nearest images come from the best set that is known.
+
+        Args:
+            trust: whether a Python file that the run names as its model may be run.
+        """
         run = Run.open(folder)
         settings = run.manifest["settings"]
-        if run.manifest["command"] != "audit" or "data" not in settings:
+        given = {key: settings.get(key) for key in ("model", "data")}
+        if run.manifest["command"] != "audit" or not all(
+            isinstance(v, str) for v in given.values()
+        ):
             raise InputError(f"{folder} is no audit, so it has no worst mistakes.")
-        data, held = str(settings["data"]), settings.get("calibrate")
+        model = check_consent(named(given["model"])[1], source=folder / "run.json", trust=trust)
+        data, held = str(given["data"]), _held(run)
         if train:
             known = (train, f"the training images {name_of(train)}")
         elif held:
-            known = (str(held), f"the audit's calibration images {name_of(str(held))}; "
+            known = (held, f"the audit's calibration images {name_of(held)}; "
                      "no training set was named with --train")  # fmt: skip
         else:
             known = (data, f"the audited images {name_of(data)} themselves; "
                      "no training set was named with --train")  # fmt: skip
-        return cls(run, str(settings["model"]), data, *known)
+        return cls(run, model, data, *known)
+
+    def check_data(self, classifier: Classifier) -> None:
+        """Refuse data that is not what was audited, before a picture of it is read.
+
+        The run names its data, and may come from anyone: pictures elsewhere on this machine are
+        shown only where names, labels and sizes of all files are those that the run recorded.
+        """
+        settings = self.run.manifest["settings"]
+        recorded = self.run.manifest.get("data_fingerprint")
+        opened = open_set(
+            self.data,
+            limit=settings.get("limit"),
+            seed=settings.get("seed", 0),
+            size=fitting_size(classifier.preprocess),
+            channels=classifier.channels,
+        )
+        if not isinstance(recorded, dict) or recorded.get(opened.name) != opened.fingerprint:
+            raise InputError(
+                f"{self.data} is not the data that {self.run.folder} was made of, or has changed "
+                "since (their fingerprints differ). Audit it anew, then explain that run."
+            )
 
     def worst(self, count: int) -> list[Given]:
         """Pictures of the surest mistakes."""
@@ -91,6 +122,16 @@ class Audit:
         while (self.run.folder / _numbered(number) / "DONE").exists():
             number += 1
         return self.run.folder / _numbered(number)
+
+
+def _held(run: Run) -> str | None:
+    """The calibration set, where it still is what the audit saw; it lies outside of the run."""
+    facts, spec = run.manifest, run.manifest["settings"].get("calibrate")
+    if not isinstance(spec, str) or "calibration_fingerprint" not in facts:
+        return None
+    settings = facts["settings"]
+    opened = open_set(spec, limit=settings.get("limit"), seed=settings.get("seed", 0))
+    return spec if opened.fingerprint == facts["calibration_fingerprint"] else None
 
 
 def _numbered(number: int) -> str:

@@ -7,7 +7,6 @@ background as the object, so with it only features that differ from the class's 
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -21,6 +20,7 @@ from counterlens.data.masks import ReadMask, open_masks, own_masks
 from counterlens.errors import InputError
 from counterlens.explanations.cam import class_cam
 from counterlens.metrics.saliency import Mask
+from counterlens.runs import user_path
 from counterlens.types import Images, Labels
 from counterlens.workflows.neurons_data import Known
 from counterlens.workflows.neurons_scan import pixels
@@ -79,7 +79,7 @@ def find_masks(
     elif spec == "cam":
         found = _made(classifier, known, lambda x, y: _class_map(classifier, x, y), say)
         told = "the classifier's own class map above half its maximum: no independent mask"
-    elif spec is not None and not (spec.startswith("key:") or Path(spec).expanduser().is_dir()):
+    elif spec is not None and not (spec.startswith("key:") or user_path(spec).is_dir()):
         raise InputError(
             f"masks are {spec!r}, expected a folder of pictures, key:NAME, attention or cam."
         )
