@@ -36,7 +36,7 @@ def build():
     names = "airplane automobile bird cat deer dog frog horse ship truck".split()
     return Classifier(net, names, preprocess=Preprocess((32, 32)), name="small")
 """
-QUICK = {"radius": [0.5], "steps": 2, "device": "cpu", "quiet": True}
+QUICK = {"trust_remote_code": True, "radius": [0.5], "steps": 2, "device": "cpu", "quiet": True}
 
 
 @pytest.fixture(scope="module")
