@@ -38,13 +38,24 @@ def ce(logits: Logits, label: Labels) -> Scores:
 
 
 def margin_of(logits: Logits, label: Labels) -> Scores:
-    """Best other logit minus the true one: above 0 the image is misclassified.
+    """Best other logit minus the true one: above 0 the image is misclassified, at 0 it is a tie.
 
     Equation: ratio2020 (2)   max_{k≠y} f_k(z) − f_y(z)
     """
     logits = full(logits)
     other = logits.scatter(1, label[:, None], _MASKED)
     return other.amax(1) - at(logits, label)
+
+
+def decision_margin_of(logits: Logits, label: Labels) -> Scores:
+    """The margin, above 0 exactly where arg-max is another class.
+
+    At a tie arg-max takes the first of the tied classes, and so does every accuracy; the margin
+    alone is 0 there and does not say whether the image is misclassified.
+    """
+    margin = margin_of(logits, label)
+    lost_tie = (margin == 0) & (full(logits).argmax(1) != label)
+    return torch.where(lost_tie, torch.finfo(margin.dtype).tiny, margin)
 
 
 def dlr_of(logits: Logits, label: Labels) -> Scores:

@@ -5,8 +5,9 @@ from counterlens.search.fab import Nearest, fab
 from counterlens.search.found import Found, frozen
 from counterlens.search.noise import adversarial_noise
 from counterlens.search.pgd import pgd
+from counterlens.search.probes import Flag
 from counterlens.search.square import square
-from counterlens.search.trust import Flag, Trust
+from counterlens.search.trust import Trust, weigh
 from counterlens.search.worst import (
     Extreme,
     Robustness,
@@ -33,5 +34,6 @@ __all__ = [
     "pgd",
     "robust",
     "square",
+    "weigh",
     "worst_confidence",
 ]

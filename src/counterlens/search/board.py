@@ -25,7 +25,7 @@ class Board:
         seeds: one per point; everything random about a point follows from it.
         targets: classes in falling order of the clean logits, the true one left out.
         robust: which points nothing has broken yet.
-        points: the misclassified (or best) image of each point, float32 in main memory.
+        points: the misclassified (or best) image of each point, in main memory.
         broken_by: name of what broke a point, "" while it holds.
         evaluations: evaluations its item had seen when it broke.
         nearest: smallest distance at which a misclassified point was met, ∞ if none.
@@ -73,16 +73,16 @@ def new_board(
     order = logits.argsort(dim=1, descending=True, stable=True)
     others = order[order != labels[:, None]].view(rows, -1)
     right = np.ones(rows, bool) if y is None else (logits.argmax(1) == labels).numpy()
-    kept = x.float().cpu().clone()
+    x = x if x.dtype == torch.float64 else x.float()
     stays = x.numel() * 4 > ON_DEVICE
     return Board(
-        x=x.float().cpu() if stays else x.float().to(made.device),
+        x=x.cpu() if stays else x.to(made.device),
         y=labels,
         ball=ball,
         seeds=mix(row_seeds(rows, seed), 0),
         targets=others,
         robust=right.copy(),
-        points=kept,
+        points=x.cpu().clone(),
         broken_by=["" if good else CLEAN for good in right],
         evaluations=np.zeros(rows, np.int64),
         nearest=np.where(right, np.inf, 0.0),

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from counterlens.ball import mix
-from counterlens.objectives import margin_of
 from counterlens.search.board import Board
 from counterlens.search.engine import Counts, Engine, Score
 from counterlens.search.replay import Replay
@@ -122,6 +121,7 @@ def drive(made: Engine, stages: list[Stage], board: Board, watch: Watch, *, batc
                 board.finished |= ~board.robust
                 if k == len(stages) - 1:
                     _mark_finished(stages[k], board, flight)
+                board.tallies.append(_close(made, flight) | {"ended": False})  # not saved
                 return False
             began = time.monotonic()
             _advance(made, stages[k], board, flight)
@@ -155,7 +155,7 @@ def _take_off(board: Board, stage: Stage, device: torch.device) -> Flight:
         "seconds": 0.0,
         "evaluations": 0,
         "unverified": 0,
-        "flat": torch.zeros((), dtype=torch.int64, device=device),
+        "raised": 0.0,
         "odd": torch.zeros((), dtype=torch.int64, device=device),
     }
     return Flight(none, none, none, queue.astype(np.int64), 0, {}, tally)
@@ -251,12 +251,10 @@ def _evaluate(made: Engine, stage: Stage, board: Board, state: State) -> Told:
 
 
 def _count(tally: dict[str, Any], told: Told) -> None:
-    """Evaluations with no gradient at all, or with scores that are no numbers."""
+    """Evaluations with scores or gradients that are no numbers."""
     odd = ~torch.isfinite(told.margin)
     if told.grad is not None:
-        size = told.grad.flatten(1).abs().amax(1)
-        tally["flat"] += (size == 0).sum()
-        odd = odd | ~torch.isfinite(size)
+        odd = odd | ~torch.isfinite(told.grad.flatten(1).abs().amax(1))
     tally["odd"] += odd.sum()
 
 
@@ -304,8 +302,8 @@ def _verify(
     places = np.flatnonzero(claims)
     index = torch.from_numpy(places).to(made.device)
     points, x, y = state["claim"][index], state["x"][index], state["y"][index]
-    margin = margin_of(made.verify(points, batch=batch), y)
-    holds = ((margin > 0) & board.ball.contains(points, x)).cpu().numpy()
+    wrong = made.verify(points, batch=batch).argmax(1) != y
+    holds = (wrong & board.ball.contains(points, x)).cpu().numpy()
     state["bar"][index] = torch.maximum(state["bar"][index], state["claimed"][index])
     flight.tally["unverified"] += int((~holds).sum())
     distances = board.ball.distance(points, x).cpu().numpy()
@@ -328,11 +326,10 @@ def _note_distance(
     """Keep how near the boundary attack came, if the model agrees."""
     index = torch.from_numpy(np.flatnonzero(done)).to(made.device)
     distance = flight.state["distance"][index].cpu().numpy()
-    margin = margin_of(
-        made.verify(flight.state["best"][index], batch=batch), flight.state["y"][index]
-    )
-    for row, near, right in zip(flight.rows[done], distance, margin.cpu().numpy(), strict=True):
-        if right > 0:
+    logits = made.verify(flight.state["best"][index], batch=batch)
+    wrong = (logits.argmax(1) != flight.state["y"][index]).cpu().numpy()
+    for row, near, counts in zip(flight.rows[done], distance, wrong, strict=True):
+        if counts:
             board.nearest[row] = min(board.nearest[row], float(near))
 
 
@@ -353,6 +350,7 @@ def _raise_top(
     found = points.cpu()
     for k, (row, score) in enumerate(zip(flight.rows[done], scores.tolist(), strict=True)):
         if score > board.top[row]:
+            flight.tally["raised"] = flight.tally.get("raised", 0.0) + score - board.top[row]
             board.top[row] = score
             board.keep_point(int(row), found[k])
 

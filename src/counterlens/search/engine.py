@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from counterlens.checks import check_logits
 from counterlens.errors import InputError
-from counterlens.objectives import Predict, full, margin_of
+from counterlens.objectives import Predict, decision_margin_of, full, margin_of
 from counterlens.search import ahead
 from counterlens.search.ahead import Variant
 from counterlens.search.fab import nearest_plane
@@ -100,7 +100,7 @@ class Engine:
         with torch.no_grad():
             logits = self._mean([self._twin(z) for _ in range(self.repeats)])
         self.counts.forwards += len(z) * self.repeats
-        return Told(score(logits, y, target), margin_of(logits, y))
+        return Told(score(logits, y, target), decision_margin_of(logits, y))
 
     def slope(self, score: Score, z: Images, y: Labels, target: Labels) -> Told:
         """Score, margin and input gradient."""
@@ -118,7 +118,8 @@ class Engine:
             grads.append(grad / self.enlarge if self.enlarge != 1 else grad)
         self.counts.forwards += len(z) * self.repeats
         self.counts.backwards += len(z) * self.repeats
-        return Told(self._mean(scores), margin_of(self._mean(logits), y), self._mean(grads))
+        margin = decision_margin_of(self._mean(logits), y)
+        return Told(self._mean(scores), margin, self._mean(grads))
 
     def nearest(self, norm: Any, z: Images, y: Labels) -> Told:
         """Value and gradient of the nearest linearised boundary: one backward pass per class."""
@@ -128,7 +129,7 @@ class Engine:
             value, grad = nearest_plane(logits, point, y, norm)
         self.counts.forwards += len(z)
         self.counts.backwards += len(z) * logits.shape[1]
-        return Told(value, margin_of(logits.detach(), y), grad)
+        return Told(value, decision_margin_of(logits.detach(), y), grad)
 
     def _twin(self, z: Images) -> Logits:
         rows = len(z)

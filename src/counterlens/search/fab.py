@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from counterlens.ball import Ball, Norm, Seeds, mix, row_seeds
 from counterlens.errors import InputError
-from counterlens.objectives import Predict, at, full, margin_of
+from counterlens.objectives import Predict, at, decision_margin_of, full
 from counterlens.search.rules import State, Told, tall
 from counterlens.types import Images, Labels, Logits, Scores
 
@@ -219,7 +219,7 @@ def fab(
                 else:
                     score = at(logits, target) - at(logits, label)
                     (grad,) = torch.autograd.grad(score.sum(), z)
-            told = Told(score.detach(), margin_of(logits.detach(), label), grad)
+            told = Told(score.detach(), decision_margin_of(logits.detach(), label), grad)
             state = rule.tell(state, x, ball, told)
         nearer = state["distance"] < distances
         points = torch.where(tall(nearer), state["best"], points)

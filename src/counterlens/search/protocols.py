@@ -5,7 +5,8 @@ Paper: Croce and Hein 2020 (autoattack2020, section 5) for `standard`, `plus` an
 Differs: below four classes the targeted DLR, below three the DLR, is replaced by the plain
        margin, and fewer targets are tried: the notes say so. `rand` averages logits and
        gradients over 20 evaluations. `fast` is ours: the first two searches of `standard`, the
-       second with the three likeliest targets; its verdict is never better than weak.
+       second with the three likeliest targets. Whatever lacks a stage of `standard` is never
+       better than weak.
 """
 
 from collections.abc import Sequence
@@ -93,3 +94,21 @@ def without_gradients(stages: Sequence[Stage], norm: str) -> list[Stage]:
 def transfer(surrogate: Engine, name: str) -> Stage:
     """Points found against another model, tried on the attacked one."""
     return Stage(f"transfer-{name}", Apgd(TRANSFER_STEPS), SCORES["ce"], surrogate=surrogate)
+
+
+def lacking(stages: Sequence[Stage], classes: int, norm: str) -> list[str]:
+    """What an attack misses to be as strong as `standard`: stages it has not, or has shorter.
+
+    Square has no form for some norms; there even `standard` misses it.
+    """
+    plan, _ = stages_of("standard", classes, norm)
+    missing = [want.name for want in plan if not any(_covers(one, want) for one in stages)]
+    return missing if norm in SQUARE_NORMS else [*missing, f"square, for {norm} there is none"]
+
+
+def _covers(stage: Stage, wanted: Stage) -> bool:
+    same = stage.score is wanted.score and stage.targeted == wanted.targeted
+    longer = stage.rule.evaluations >= wanted.rule.evaluations
+    kind = isinstance(stage.rule, type(wanted.rule))
+    own = stage.judge is None and stage.surrogate is None
+    return same and own and kind and longer and stage.variants >= wanted.variants

@@ -25,7 +25,7 @@ class Told:
 
     Args:
         score: what the search raises.
-        margin: best other logit minus the true one; above 0 the row is misclassified.
+        margin: best other logit minus the true one; above 0 exactly where the row is misclassified.
         grad: gradient of the score; None for a search that needs none.
     """
 

@@ -9,7 +9,7 @@ Differs: a point counts as broken only by an image that the model itself, in flo
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,6 +30,7 @@ from counterlens.search.protocols import (
     QUERIES,
     SCORES,
     Version,
+    lacking,
     stages_of,
     transfer,
     without_gradients,
@@ -37,8 +38,10 @@ from counterlens.search.protocols import (
 from counterlens.search.square import SQUARE_NORMS, Square
 from counterlens.search.square import orders as square_kernels
 from counterlens.search.store import Store, fingerprint
-from counterlens.search.trust import Trust, examine
+from counterlens.search.trust import Trust, examine, examine_extremes
 from counterlens.types import Flags, Images, Labels, Scores
+
+STEPS, RESTARTS, BLIND_QUERIES = 100, 5, 1000  # of the search for the highest confidence
 
 Progress = Callable[[dict[str, Any]], None]
 
@@ -56,7 +59,8 @@ class Settings:
         budget: seconds after which to stop with bounds; None runs to the end.
         state: folder that remembers the attack; an interrupted one goes on from there.
         save_every: seconds between two saves.
-        trust: run the extra probes that judge the result.
+        trust: run the probes that judge the result. They always run, and after a budget has ended
+            there are fewer: about 1,000 evaluations on top of it.
     """
 
     seed: int = 0
@@ -84,6 +88,7 @@ class Robustness:
         stages: one record per finished stage.
         counts: images sent forward, backward and through verification.
         complete: False if the budget ended first; then `bounds` is all that is known.
+        settled: points no attack has anything left to do for.
         bounds: robust accuracy lies between these.
         trust: whether the number may be quoted, and why not.
         protocol: how it was measured, in one line.
@@ -99,6 +104,7 @@ class Robustness:
     stages: tuple[dict[str, Any], ...]
     counts: dict[str, int]
     complete: bool
+    settled: int
     bounds: tuple[float, float]
     trust: Trust
     protocol: str
@@ -119,13 +125,17 @@ class Extreme:
         scores: log-confidences.
         points: where they were met.
         complete: False if the budget ended first.
+        settled: points no search has anything left to do for.
         counts: images sent forward, backward and through verification.
+        trust: whether what follows from the scores may be quoted, and why not.
     """
 
     scores: Scores
     points: Images
     complete: bool
+    settled: int
     counts: dict[str, int]
+    trust: Trust
 
 
 def robust(
@@ -179,9 +189,9 @@ def robust(
         trust = examine(
             made,
             board,
-            version=name,
+            lacking=lacking(stages, classes, ball.norm),
             complete=complete,
-            probes=settings.trust and complete,
+            probes=settings.trust,
         )
         notes += made.notes
     ensemble = "APGD-CE and APGD-T with 3 targets" if name == "fast" else f"AutoAttack {name}"
@@ -198,8 +208,9 @@ def worst_confidence(
     x: Images,
     ball: Ball,
     *,
-    steps: int = 100,
-    restarts: int = 5,
+    steps: int = STEPS,
+    restarts: int = RESTARTS,
+    queries: int = BLIND_QUERIES,
     settings: Settings = Settings(),  # noqa: B008  frozen
 ) -> Extreme:
     """The highest log-confidence, in whatever class, met around each image.
@@ -207,11 +218,18 @@ def worst_confidence(
     Equation: ratio2020 §4.1   max_{‖z − x‖ ≤ r} max_k log p_k(z)
 
     An attack bounds the confidence from below, so what follows from it (worst-case AUROC)
-    bounds the quality of the model from above.
+    bounds the quality of the model from above. After the searches with gradients comes one
+    without, for l2 and l∞: it should add next to nothing.
+
+    Args:
+        queries: of the search without gradients; 0 leaves it out.
     """
-    return _extreme(
-        classifier, x, None, ball, ("confidence", "lead"), "confidence", steps, restarts, settings
-    )
+    raised = ("confidence", "lead")
+    plan = _plan(raised, "confidence", ball, steps, restarts, queries)
+    about = {"raised": raised, "judge": "confidence", "steps": steps, "restarts": restarts}
+    if queries:
+        about["queries"] = queries
+    return _extreme(classifier, x, None, ball, plan, "confidence", about, settings)
 
 
 def lowest_confidence(
@@ -228,8 +246,25 @@ def lowest_confidence(
 
     Equation: ratio2020 Fig. 5   min_{‖z − x‖ ≤ r} log p_y(z)
     """
-    found = _extreme(classifier, x, y, ball, ("ce", "margin"), "ce", steps, restarts, settings)
-    return Extreme(-found.scores, found.points, found.complete, found.counts)
+    raised = ("ce", "margin")
+    plan = _plan(raised, "ce", ball, steps, restarts, 0)
+    about = {"raised": raised, "judge": "ce", "steps": steps, "restarts": restarts}
+    result = _extreme(classifier, x, y, ball, plan, "ce", about, settings)
+    return replace(result, scores=-result.scores)
+
+
+def _plan(
+    raised: tuple[str, ...], judge: str, ball: Ball, steps: int, restarts: int, queries: int
+) -> list[Stage]:
+    """Gradient searches on several scores, then perhaps one without gradients on the judge's."""
+    stages = [
+        Stage(f"apgd-{name}", Apgd(steps), SCORES[name], restarts, judge=SCORES[judge])
+        for name in raised
+    ]
+    if queries and ball.norm in SQUARE_NORMS:
+        score = SCORES[judge]
+        stages.append(Stage("square", Square(queries), score, slope=False, judge=score))
+    return stages
 
 
 def _extreme(
@@ -237,29 +272,40 @@ def _extreme(
     x: Images,
     y: Labels | None,
     ball: Ball,
-    raised: tuple[str, ...],
+    stages: list[Stage],
     judge: str,
-    steps: int,
-    restarts: int,
+    about: dict[str, Any],
     settings: Settings,
 ) -> Extreme:
     """Raise several scores and keep, per point, what the judge likes best."""
     _door(classifier, x, y, ball)
-    stages = [
-        Stage(f"apgd-{name}", Apgd(steps), SCORES[name], restarts, judge=SCORES[judge])
-        for name in raised
-    ]
-    with _lend(classifier, x, settings, 1) as (made, batch):
+    with _lend(classifier, x, settings, 1, _kernels(stages, x, ball)) as (made, batch):
         if not made.differentiable:
             stages = [_climb_blindly(judge, ball)]
-        about = {"raised": raised, "judge": judge, "steps": steps, "restarts": restarts}
         board, watch = _prepare(classifier, made, x, y, ball, settings, batch, about)
         labels = board.y.to(made.device)
         clean = SCORES[judge](made.verify(board.x, batch=batch), labels, labels)
         board.top[:] = clean.cpu().numpy()
         complete = drive(made, stages, board, watch, batch=batch)
+        trust = examine_extremes(
+            made, board, lacking=_shorter(stages), complete=complete, probes=settings.trust
+        )
     scores = torch.from_numpy(board.top).float()
-    return Extreme(scores, board.points, complete, made.counts.as_dict())
+    settled = int(board.finished.sum())
+    return Extreme(scores, board.points, complete, settled, made.counts.as_dict(), trust)
+
+
+def _shorter(stages: Sequence[Stage]) -> list[str]:
+    """What these searches miss to be as strong as those of `worst_confidence` by default."""
+    climbs = [stage for stage in stages if stage.slope]
+    missing = []
+    if any(stage.rule.evaluations < STEPS for stage in climbs):
+        missing.append(f"fewer than {STEPS} steps")
+    if any(stage.variants < RESTARTS for stage in climbs):
+        missing.append(f"fewer than {RESTARTS} restarts")
+    if len(climbs) == len(stages):
+        missing.append("no attack without gradients")
+    return missing
 
 
 def _climb_blindly(judge: str, ball: Ball) -> Stage:
@@ -383,6 +429,7 @@ def _summary(
         stages=tuple(board.tallies),
         counts=made.counts.as_dict(),
         complete=complete,
+        settled=int(board.finished.sum()),
         bounds=(low, float(holds.mean())),
         trust=trust,
         protocol=protocol,
