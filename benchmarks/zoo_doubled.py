@@ -45,7 +45,8 @@ def double(net: Classifier, spec: str, path: Path, given: argparse.Namespace) ->
         robustness.parse_attack(RADIUS),
         steps=given.steps,
         restarts=robustness.RESTARTS,
-        settings=Search(seed=AUDIT_SEED + 1),
+        queries=0,
+        settings=Search(seed=AUDIT_SEED + 1, trust=False),
     )
     logits = robustness.model_logits(net, found.points, net).numpy()
     ids = np.array([other.ids[int(i)] for i in rows])

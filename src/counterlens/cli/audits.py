@@ -67,7 +67,10 @@ def audit(
         int, typer.Option(help="How many images to attack: the first, or drawn if sorted by class.")
     ] = 1000,
     budget: Annotated[
-        str | None, typer.Option(help="Time for each attack, e.g. 10m; bounds when it runs out.")
+        str | None,
+        typer.Option(
+            help="Time for each attack, e.g. 10m; bounds when it runs out. Probes come on top."
+        ),
     ] = None,
     radius_curve: Annotated[
         str | None,

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from counterlens.runs import Number
-from counterlens.runs.keys import Unit, meaning, model_words, show, show_interval, verdict
+from counterlens.runs.keys import Unit, meaning, model_words, show_interval, show_number, verdict
 
 HEADLINE = (
     *("accuracy.top1", "calibration.ece", "calibration.ece_scaled", "calibration.temperature"),
@@ -76,11 +76,11 @@ def numbers_table(
     table.add_column()
     for key in keys:
         number, m = found[key], meaning(key)
-        last = verdict(number) or (number.reason if number.value is None else "")
-        told = [text for text in (last, (notes or {}).get(key)) if text]
+        why = f"({number.reason})" if number.bound else number.reason
+        told = [text for text in (why, verdict(number), (notes or {}).get(key)) if text]
         table.add_row(
             m.label,
-            show(number.value, m.unit),
+            show_number(number, m.unit),
             show_interval(number, m.unit),
             f"{number.n:,}",
             "; ".join(told),
@@ -144,8 +144,9 @@ def _cell(row: Mapping[str, Any] | None) -> Text:
     if row is None or row["value"] is None:
         return Text("–")
     unit: Unit = row["unit"]
-    number = Number(row["value"], row["n"], row["low"], row["high"], row["protocol"])
-    text = Text(show(row["value"], unit), COLOURS.get(row["status"], ""))
+    ends, why = (row["low"], row["high"]), row.get("reason")
+    number = Number(row["value"], row["n"], *ends, row["protocol"], why, bound=row.get("bound"))
+    text = Text(show_number(number, unit), COLOURS.get(row["status"], ""))
     text.append(f" {show_interval(number, unit)}", "dim")
     if row["trust"] in ("weak", "do not quote"):
         text.append(f" {row['trust']}", "yellow")

@@ -2,7 +2,7 @@
 
 from counterlens.report.parts import digits
 from counterlens.runs import Run
-from counterlens.runs.keys import meaning, model_words, show, show_interval, verdict
+from counterlens.runs.keys import meaning, model_words, show_interval, show_number, verdict
 
 _SKIP = ("ece_common", "rms_paper", "top1_all")
 
@@ -30,9 +30,11 @@ def model_card(run: Run) -> str:
         if verdict(number) == "do not quote":
             left += 1
             continue
-        value = show(number.value, m.unit, digits=digits(key))
+        value = show_number(number, m.unit, digits=digits(key))
         interval = show_interval(number, m.unit, digits=digits(key)) or "–"
         protocol = number.protocol.replace("|", "\\|")
+        if number.bound:
+            protocol = f"{number.bound} bound, {number.reason}; {protocol}"
         lines.append(f"| {m.label} | {value} | {interval} | {number.n:,} | {protocol} |")
     if left:
         lines += [

@@ -25,6 +25,7 @@ from counterlens.runs.keys import (
     reasons,
     show,
     show_interval,
+    show_number,
     subject_words,
     verdict,
 )
@@ -70,8 +71,10 @@ def number_cell(key: str, number: Number | None) -> Cell:
     if number.value is None:
         return Cell("–", sub=number.reason or "", tone="muted")
     return Cell(
-        show(number.value, unit, digits=digits(key)),
-        sub=show_interval(number, unit, digits=digits(key)),
+        show_number(number, unit, digits=digits(key)),
+        sub=" ".join(
+            filter(None, (show_interval(number, unit, digits=digits(key)), number.reason))
+        ),
         sort=number.value,
         badge=trust_badge(number),
         more=f"n = {number.n:,}",
@@ -86,7 +89,7 @@ def number_list(numbers: Mapping[str, Number], *, caption: str, keys: bool = Fal
         name = Cell(key if keys else meaning(key).label, sub="" if keys else key)
         interval = show_interval(number, unit, digits=digits(key)) or "–"
         value = Cell(
-            show(number.value, unit, digits=digits(key)),
+            show_number(number, unit, digits=digits(key)),
             sub=number.reason or "",
             badge=trust_badge(number),
         )

@@ -9,7 +9,15 @@ from typing import Any
 
 from counterlens.report.blocks import Level, Worry
 from counterlens.runs import Number, Run
-from counterlens.runs.keys import meaning, reasons, show, show_interval, subject_words, verdict
+from counterlens.runs.keys import (
+    meaning,
+    reasons,
+    show,
+    show_interval,
+    show_number,
+    subject_words,
+    verdict,
+)
 
 ECE_HIGH = 0.05
 AUROC_LOW = 0.90
@@ -214,4 +222,4 @@ def _high(number: Number) -> float:
 
 def _told(key: str, number: Number) -> str:
     unit = meaning(key).unit
-    return f"{show(number.value, unit)} {show_interval(number, unit)}".strip()
+    return f"{show_number(number, unit)} {show_interval(number, unit)}".strip()

@@ -69,12 +69,25 @@ def check_gates(gates: Iterable[Gate], numbers: Mapping[str, Number]) -> list[Ga
             hint = f"; near: {', '.join(near)}" if near else ""
             results.append(GateResult(gate, None, False, f"the run has no such number{hint}"))
             continue
-        value = getattr(number, gate.part)
+        part = _part(gate, number)
+        value = getattr(number, part)
         if value is None:
             results.append(GateResult(gate, None, False, number.reason or "no value"))
         elif number.trust and number.trust.get("verdict") == "do not quote":
             results.append(GateResult(gate, value, False, "the number must not be quoted"))
         else:
             passed = bool(_TESTS[gate.sign](value, gate.bound))
-            results.append(GateResult(gate, value, passed, f"{gate.part} {value:.6g}"))
+            why = f"{part} {value:.6g}"
+            if part != gate.part:
+                why += f", the value is only the {number.bound} bound: {number.reason}"
+            results.append(GateResult(gate, value, passed, why))
     return results
+
+
+def _part(gate: Gate, number: Number) -> str:
+    """What a gate looks at: where the value is only a bound, the end that is certain."""
+    if gate.part == "value" and number.bound == "upper" and gate.sign.startswith(">"):
+        return "low"
+    if gate.part == "value" and number.bound == "lower" and gate.sign.startswith("<"):
+        return "high"
+    return gate.part

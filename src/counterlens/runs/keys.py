@@ -6,7 +6,7 @@ A key is `area.metric` or `area.subject.metric`: `accuracy.top1`, `ood.svhn.auro
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from counterlens.runs.number import Number
 
@@ -266,6 +266,16 @@ def show(value: float | None, unit: Unit = "plain", *, digits: int = 1) -> str:
     return f"{value:.4g}".replace("-", "−")
 
 
+def show_number(number: Number, unit: Unit = "plain", *, digits: int = 1) -> str:
+    """The value of a number as text; one that is only a bound says so.
+
+    >>> show_number(Number(0.375, 48, 0, 0.5, "p", "budget ended", bound="upper"), "share")
+    '≤\u202f37.5\u202f%'
+    """
+    sign = {"upper": f"≤{NARROW}", "lower": f"≥{NARROW}"}.get(number.bound or "", "")
+    return sign + show(number.value, unit, digits=digits)
+
+
 def show_interval(number: Number, unit: Unit = "plain", *, digits: int = 1) -> str:
     """The 95 % interval as text; empty where there is none.
 
@@ -290,6 +300,12 @@ def worst_verdict(numbers: Iterable[Number]) -> str:
     """What is made of several numbers can be trusted as far as the worst of them."""
     told = {verdict(number) for number in numbers}
     return next((word for word in ("do not quote", "weak", "trusted") if word in told), "")
+
+
+def bounded(numbers: Iterable[Number]) -> dict[str, Any]:
+    """The `bound` and `reason` of a mean of numbers, some of which may only be bounds."""
+    cut = [number for number in numbers if number.bound]
+    return {"bound": cut[0].bound, "reason": cut[0].reason} if cut else {}
 
 
 def reasons(number: Number) -> list[str]:

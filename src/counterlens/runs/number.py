@@ -4,9 +4,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import NoneType
-from typing import Any
+from typing import Any, Literal
 
 from counterlens.runs.files import short_name
+
+Bound = Literal["upper", "lower"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,8 +20,10 @@ class Number:
         n: how many images (or points, or pairs) it rests on.
         low, high: 95 % interval; equal to `value` when exact.
         protocol: how it was measured, in one readable line.
-        reason: why there is no value.
+        reason: why there is no value, or why it is only a bound.
         trust: for attack results: verdict, flags and reasons.
+        bound: "upper" or "lower" where the search behind the value was cut short, so that the
+            truth is known only to lie on that side of it; `low` and `high` enclose it.
     """
 
     value: float | None
@@ -29,6 +33,7 @@ class Number:
     protocol: str
     reason: str | None = None
     trust: Mapping[str, Any] | None = field(default=None)
+    bound: Bound | None = None
 
     def __post_init__(self) -> None:
         for name in ("value", "low", "high"):
@@ -37,6 +42,10 @@ class Number:
                 raise ValueError(f"{name} is {number}; a Number is finite, or None with a reason")
         if self.value is None and not self.reason:
             raise ValueError("a Number without a value needs a reason")
+        if self.bound not in (None, "upper", "lower"):
+            raise ValueError(f"bound is {self.bound!r}, expected upper or lower")
+        if self.bound is not None and not self.reason:
+            raise ValueError("a Number that is only a bound needs a reason")
         if None not in (self.value, self.low, self.high) and not (
             self.low - 1e-12 <= self.value <= self.high + 1e-12  # type: ignore[operator]
         ):
@@ -60,6 +69,8 @@ class Number:
             out["reason"] = self.reason
         if self.trust is not None:
             out["trust"] = dict(self.trust)
+        if self.bound is not None:
+            out["bound"] = self.bound
         return out
 
     @classmethod
@@ -70,15 +81,30 @@ class Number:
                 raise TypeError(f"{name} is {row[name]!r}")
         if not isinstance(row.get("trust"), (Mapping, NoneType)):
             raise TypeError(f"trust is {row['trust']!r}")
+        bound, reason = row.get("bound"), row.get("reason")
+        if bound is None and _cut_short(row.get("trust") or {}):
+            bound, reason = "upper", "budget ended"
         return cls(
             row["value"],
             row["n"],
             row["low"],
             row["high"],
             row["protocol"],
-            row.get("reason"),
+            reason,
             row.get("trust"),
+            bound,
         )
+
+
+def _cut_short(trust: Mapping[str, Any]) -> bool:
+    """Whether an older run stored the robust accuracy of an attack whose budget ended first."""
+    flags = trust.get("flags")
+    return any(
+        isinstance(flag, Mapping)
+        and (flag.get("name"), flag.get("status")) == ("complete", "weak")
+        and "settled" in str(flag.get("detail"))
+        for flag in (flags if isinstance(flags, list) else ())
+    )
 
 
 def key_part(text: str) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 from counterlens.errors import InputError
 from counterlens.report import render
 from counterlens.runs import Number, Run, kept_logits, key_part, new_folder, reading
-from counterlens.runs.keys import meaning, model_words, show, verdict, worst_verdict
+from counterlens.runs.keys import bounded, meaning, model_words, show, verdict, worst_verdict
 from counterlens.workflows import families, pairs
 
 RULE = (
@@ -56,7 +56,7 @@ def _compare(
         *pairs.robust_rows(by_name),
         *pairs.worst_rows(by_name),
     ]
-    paired = [{**row, "trust": _trust(row, numbers)} for row in paired]
+    paired = [{**row, "trust": _trust(row, numbers)} for row in paired if _whole(row, numbers)]
     tables = {
         "models": _models(names, opened),
         "families": families.family_rows(names, opened, told),
@@ -96,8 +96,9 @@ def summarise(
 ) -> list[dict[str, Any]]:
     """One row per metric and model: value, interval, gap to the best, and a status.
 
-    Status is best, ok, worse (beyond the limit, intervals overlap), fail, missing, do not quote, or
-    apart where the runs must not be judged against each other.
+    Status is best, ok, worse (beyond the limit, intervals overlap), fail, missing, do not quote,
+    incomplete where the value is only a bound, or apart where the runs must not be judged against
+    each other.
     """
     measured = {model: _with_means(own, numbers) for model, own in numbers.items()}
     every = dict.fromkeys(key for own in measured.values() for key in own)
@@ -113,7 +114,10 @@ def _judge(
     usable = {
         model: own[key]
         for model, own in measured.items()
-        if key in own and own[key].value is not None and verdict(own[key]) != "do not quote"
+        if key in own
+        and own[key].value is not None
+        and not own[key].bound
+        and verdict(own[key]) != "do not quote"
     }
     pick = max if m.better == "up" else min
     best = pick(usable, key=lambda model: usable[model].value or 0.0) if usable else None
@@ -122,7 +126,8 @@ def _judge(
         number = own.get(key) or Number.missing("this run did not measure it", "")
         gap = _gap(number, usable[best], m.better) if best and number.value is not None else None
         if model not in usable:
-            status = "missing" if number.value is None else "do not quote"
+            status = "incomplete" if number.bound else "do not quote"
+            status = "missing" if number.value is None else status
         elif not judged or best is None or gap is None:
             status = "apart"
         elif number.value == usable[best].value:
@@ -149,6 +154,7 @@ def _judge(
                 "trust": verdict(number),
                 "protocol": number.protocol,
                 "reason": number.reason,
+                "bound": number.bound,
             }
         )
     return rows
@@ -215,6 +221,7 @@ def _mean(parts: Sequence[Number], keys: Sequence[str]) -> Number:
         mean("high"),
         f"plain mean over {sets}; bounds are the means of the sets' bounds",
         trust={"verdict": worst} if worst else None,
+        **bounded(parts),
     )
 
 
@@ -246,6 +253,12 @@ def _trust(
     found = [numbers[row[side]].get(row["key"]) for side in ("first", "second")]
     worst = worst_verdict(number for number in found if number)
     return {"verdict": worst, "reasons": []} if worst else None
+
+
+def _whole(row: Mapping[str, Any], numbers: Mapping[str, Mapping[str, Number]]) -> bool:
+    """Whether both sides of a difference are estimates; two bounds have no difference."""
+    sides = (numbers[row[side]].get(row["key"]) for side in ("first", "second"))
+    return not any(number and number.bound for number in sides)
 
 
 def _paired_numbers(rows: Sequence[Mapping[str, Any]]) -> dict[str, Number]:

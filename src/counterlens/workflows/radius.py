@@ -57,7 +57,9 @@ def radius_curves(
 
     def state(name: str, ball: Ball) -> Any:
         part = f"radius-{key_part(name)}-{ball.radius:.4g}"
-        return replace(settings, state=run.path("state", part))
+        return replace(
+            settings, state=run.path("state", part), trust=False
+        )  # no verdict of a curve
 
     some = rows[attacked_rows(inside.protocol.labels[rows], asked, POINTS)[0]]
     x, y = pixels(images, some, classifier), torch.from_numpy(inside.protocol.labels[some])
@@ -90,7 +92,9 @@ def _outside(
     model = judged_model(classifier, view.protocol)
 
     def higher(ball: Ball, name: str) -> Extreme:
-        return worst_confidence(model, x, ball, steps=STEPS, restarts=1, settings=state(name, ball))
+        return worst_confidence(
+            model, x, ball, steps=STEPS, restarts=1, queries=0, settings=state(name, ball)
+        )
 
     def any_class(logits: Tensor) -> Scores:
         return metrics.answers(logits, temperature=view.temperature).confidence.double()

@@ -28,14 +28,15 @@ from counterlens.images import ImageSet, prepare
 from counterlens.metrics.intervals import wilson
 from counterlens.objectives import Predict
 from counterlens.runs import Number, Run, atomic, key_part
-from counterlens.search import Robustness, robust, worst_confidence
+from counterlens.search import Flag, Robustness, robust, weigh, worst_confidence
 from counterlens.search import Settings as Search
+from counterlens.search.trust import spread
 from counterlens.types import Images
 from counterlens.workflows.protocol import Inside, Protocol, judged_model
 from counterlens.workflows.settings import Settings
 
 NORMS = {"l1": "l1", "l2": "l2", "linf": "linf", "l∞": "linf"}
-STEPS, RESTARTS = 100, 5
+STEPS, RESTARTS, QUERIES = 100, 5, 1000
 _CLEAR = "\r\033[K"  # start of the line, and nothing on it
 _PROBED = 32  # points on which a twice as long search asks whether the worst case was met
 
@@ -115,18 +116,22 @@ def robustness(
     )
     _hush()
     run.add_numbers({f"robust.{key}.accuracy": _number(found, attack, f"{which} {all_of}")})
-    trust = found.trust.to_json()
+    _write_trust(run, attack, found.trust.to_json())
+    curve = [r for r in run.table("robust_curve") if r["attack"] != attack]
+    run.write_table("robust_curve", [*curve, *_curve(found, ball, attack)])
+    stages = [r for r in run.table("attack_stages") if r["attack"] != attack]
+    run.write_table("attack_stages", [*stages, *({"attack": attack, **s} for s in found.stages)])
+    _keep_points(run, key, found, [images.ids[int(i)] for i in rows])
+
+
+def _write_trust(run: Run, attack: str, trust: Mapping[str, Any]) -> None:
+    """The signs behind a verdict, in place of those of an earlier try."""
     kept = [row for row in run.table("trust") if row["attack"] != attack]
     flags = [
         {"attack": attack, "flag": f["name"], "status": f["status"], "detail": f["detail"]}
         for f in trust["flags"]
     ]
     run.write_table("trust", [*kept, *flags])
-    curve = [r for r in run.table("robust_curve") if r["attack"] != attack]
-    run.write_table("robust_curve", [*curve, *_curve(found, ball, attack)])
-    stages = [r for r in run.table("attack_stages") if r["attack"] != attack]
-    run.write_table("attack_stages", [*stages, *({"attack": attack, **s} for s in found.stages)])
-    _keep_points(run, key, found, [images.ids[int(i)] for i in rows])
 
 
 def attacked_rows(
@@ -191,9 +196,16 @@ def _number(found: Robustness, attack: str, which: str) -> Number:
     text = f"{found.protocol} ({attack}); {clean}; {work} passes{notes}"
     low, high = (round(bound * n) for bound in found.bounds)
     ends = (wilson(low, n)[0], wilson(high, n)[1])
-    if not found.complete:
-        text += f"; stopped early: between {low / n:.4f} and {high / n:.4f} of these points hold"
-    return Number(high / n, n, *ends, f"{text}; Wilson interval", trust=found.trust.to_json())
+    trust = found.trust.to_json()
+    if found.complete:
+        return Number(high / n, n, *ends, f"{text}; Wilson interval", trust=trust)
+    text += f"; stopped early: between {low / n:.4f} and {high / n:.4f} of these points hold"
+    text += "; Wilson bounds of both"
+    return Number(high / n, n, *ends, text, _ended(found.settled, n), trust, "upper")
+
+
+def _ended(settled: int, n: int) -> str:
+    return f"budget ended, {settled} of {n} settled"
 
 
 def _curve(found: Robustness, ball: Ball, attack: str) -> list[dict[str, object]]:
@@ -207,7 +219,8 @@ def _curve(found: Robustness, ball: Ball, attack: str) -> list[dict[str, object]
         else:
             hits = int((found.correct & (found.distances > at)).sum())
         low, high = wilson(hits, n)
-        kind = "attacked" if share in (0, 1) else "upper bound"
+        attacked = share == 0 or (share == 1 and found.complete)
+        kind = "attacked" if attacked else "upper bound"
         rows.append(
             {
                 "attack": attack,
@@ -260,24 +273,35 @@ def worst_ood(
     protocol, in_logits, temperature = inside.protocol, inside.logits, inside.temperature
     model = judged_model(classifier, protocol)
     settings = search_settings(run, f"worst-{key_part(other.name)}", asked, quiet)
-    found = worst_confidence(model, x, ball, steps=STEPS, restarts=RESTARTS, settings=settings)
+    result = worst_confidence(
+        model, x, ball, steps=STEPS, restarts=RESTARTS, queries=QUERIES, settings=settings
+    )
     _hush()
-    probed = worst_confidence(
-        model,
-        x[:_PROBED],
-        ball,
-        steps=2 * STEPS,
-        restarts=RESTARTS,
-        settings=replace(settings, state=None, seed=asked.seed + 1, progress=None),
-    )
-    logits, better = (
-        model_logits(model, points, classifier) for points in (found.points, probed.points)
-    )
-    ended = (found.complete, probed.complete)
-    trust = _trust(in_logits, logits[:_PROBED], better, ended, temperature)
+    logits = model_logits(model, result.points, classifier)
+    flags = list(result.trust.flags)
+    if result.complete:
+        some = torch.from_numpy(spread(np.arange(len(x)), _PROBED))
+        longer = worst_confidence(
+            model,
+            x[some],
+            ball,
+            steps=2 * STEPS,
+            restarts=RESTARTS,
+            queries=0,
+            settings=replace(settings, state=None, seed=asked.seed + 1, progress=None, trust=False),
+        )
+        better = model_logits(model, longer.points, classifier)
+        known, one, two = (
+            metrics.answers(part, temperature=temperature).score
+            for part in (in_logits, logits[some], better)
+        )
+        move = metrics.auroc(known, one) - metrics.auroc(known, torch.maximum(one, two))
+        flags.append(_more_steps(move, len(some), longer.complete))
+    trust = weigh(flags).to_json()
     text = (
         f"{protocol.text}; {which} {len(other)} unknown; worst case within {ball_text}, "
-        f"APGD {STEPS} × {RESTARTS} at temperature 1, upper bound; scored after temperature"
+        f"APGD {STEPS} × {RESTARTS} at temperature 1, then Square of {QUERIES} queries, upper "
+        "bound; scored after temperature"
     )
     numbers = metrics.ood_numbers(
         in_logits,
@@ -288,12 +312,13 @@ def worst_ood(
         seed=asked.seed,
     )
     part = f"ood.{key_part(other.name)}"
-    run.add_numbers(
-        {
-            f"{part}.worst_{metric}": replace(numbers[f"{part}.{metric}"], trust=trust)
-            for metric in ("auroc", "mmc")
-        }
-    )
+    auroc, mmc = (replace(numbers[f"{part}.{metric}"], trust=trust) for metric in ("auroc", "mmc"))
+    if not result.complete:
+        why = _ended(result.settled, len(x))
+        auroc = replace(auroc, low=0.0, bound="upper", reason=why)
+        mmc = replace(mmc, high=1.0, bound="lower", reason=why)
+    run.add_numbers({f"{part}.worst_auroc": auroc, f"{part}.worst_mmc": mmc})
+    _write_trust(run, f"worst-case OOD {other.name}", trust)
     with _table_file(run, f"worst-{key_part(other.name)}.npz") as file:
         np.savez_compressed(
             file, logits=logits.numpy(), ids=np.array([other.ids[int(i)] for i in rows])
@@ -311,33 +336,10 @@ def model_logits(
         )
 
 
-def _trust(
-    in_logits: Tensor,
-    first: Tensor,
-    second: Tensor,
-    ended: tuple[bool, bool],
-    temperature: float,
-) -> dict[str, Any]:
-    """Whether twice the steps move the AUROC of the probed points.
-
-    Args:
-        ended: whether the search, and the probe of it, came to their ends within the budget.
-    """
-    known = metrics.answers(in_logits, temperature=temperature).score
-    one = metrics.answers(first, temperature=temperature).score
-    two = torch.maximum(one, metrics.answers(second, temperature=temperature).score)
-    move = metrics.auroc(known, one) - metrics.auroc(known, two)
-    status = "ok" if move <= 0.005 else "weak"
-    detail = (
-        f"twice the steps and other restarts lower the AUROC of {len(one)} points by {move:.4f}"
-    )
-    flags = [{"name": "more-steps", "status": status, "value": move, "detail": detail}]
-    if not all(ended):
-        detail = (
-            "the budget ended before the probe of twice the steps did"
-            if ended[0]
-            else "the budget ended first; the true worst case is worse"
-        )
-        flags.append({"name": "complete", "status": "weak", "value": 0.0, "detail": detail})
-    reasons = [flag["detail"] for flag in flags if flag["status"] != "ok"]
-    return {"verdict": "weak" if reasons else "trusted", "reasons": reasons, "flags": flags}
+def _more_steps(move: float, points: int, complete: bool) -> Flag:
+    """Whether twice the steps move the AUROC of the probed points."""
+    if not complete:
+        detail = "the budget ended before the probe of twice the steps did"
+        return Flag("more-steps", "weak", move, detail)
+    detail = f"twice the steps and other restarts lower the AUROC of {points} points by {move:.4f}"
+    return Flag("more-steps", "ok" if move <= 0.005 else "weak", move, detail)

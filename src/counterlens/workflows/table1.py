@@ -14,7 +14,7 @@ from counterlens.data import name_of
 from counterlens.errors import InputError
 from counterlens.report import render
 from counterlens.runs import Number, Run, key_part, new_folder
-from counterlens.runs.keys import meaning, verdict, worst_verdict
+from counterlens.runs.keys import bounded, meaning, verdict, worst_verdict
 from counterlens.workflows import recipes
 from counterlens.workflows.cards import NOISE, SEEN, UNSEEN, with_audit
 from counterlens.workflows.table1_pairs import counts
@@ -180,7 +180,8 @@ def mean(numbers: Sequence[Number | None], names: Sequence[str]) -> Number | Non
     trust = {"verdict": worst, "reasons": []} if worst else None
     n = sum(number.n for number in numbers if number)
     low, high = (fmean(lows), fmean(highs)) if whole else (None, None)
-    return Number(fmean(values), n, low, high, told, trust=trust)
+    whole_or_not = bounded(number for number in numbers if number)
+    return Number(fmean(values), n, low, high, told, trust=trust, **whole_or_not)
 
 
 def rows(cards: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
