@@ -304,7 +304,9 @@ def _verify(
     points, x, y = state["claim"][index], state["x"][index], state["y"][index]
     wrong = made.verify(points, batch=batch).argmax(1) != y
     holds = (wrong & board.ball.contains(points, x)).cpu().numpy()
-    state["bar"][index] = torch.maximum(state["bar"][index], state["claimed"][index])
+    bar = state["bar"].to(state["claimed"].dtype)  # that of the logits
+    bar[index] = torch.maximum(bar[index], state["claimed"][index])
+    state["bar"] = bar
     flight.tally["unverified"] += int((~holds).sum())
     distances = board.ball.distance(points, x).cpu().numpy()
     found = points.cpu()
