@@ -59,11 +59,15 @@ class Wrapped(nn.Module):
         self.net = net
 
 
-class Saturated(Wrapped):
-    """Logits so large that the softmax is one-hot in float32."""
+class Scaled(Wrapped):
+    """Logits times a factor: the softmax is one-hot in float32, or flat."""
+
+    def __init__(self, net: nn.Module, factor: float) -> None:
+        super().__init__(net)
+        self.factor = factor
 
     def forward(self, x: Tensor) -> Tensor:
-        return 1e4 * self.net(x)
+        return self.factor * self.net(x)
 
 
 class Randomised(Wrapped):

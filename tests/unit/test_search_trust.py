@@ -9,7 +9,7 @@ from attack_models import (
     Linear,
     Quantised,
     Randomised,
-    Saturated,
+    Scaled,
     Shattered,
     Squashed,
     images,
@@ -17,8 +17,12 @@ from attack_models import (
     small_cnn,
 )
 from counterlens.ball import Ball
-from counterlens.search import Settings, fab, robust
-from counterlens.search.trust import Flag, weigh
+from counterlens.search import Flag, Settings, fab, protocols, robust, weigh
+from counterlens.search.apgd import Apgd
+from counterlens.search.board import new_board
+from counterlens.search.drive import Stage
+from counterlens.search.engine import engine
+from counterlens.search.trust import PROBED, examine, spread
 
 
 def judged(model, *, norm="l2", rows=40, clean=None, surrogates=(), stages=4):
@@ -65,7 +69,6 @@ def test_an_honest_model_may_be_quoted(name):
 
 
 MASKED = [
-    (Saturated, "zero-gradients"),
     (Randomised, "randomness"),
     (Quantised, "zero-gradients"),
     (BrokenGradient, "honest-gradient"),
@@ -142,3 +145,66 @@ def test_a_number_whose_probes_were_not_run_is_not_trusted():
     found = robust(model, x, y, Ball("l2", 0.05), version=stages, settings=settings)
     assert found.complete and found.trust.verdict == "weak"
     assert any("probes" in reason for reason in found.trust.reasons), found.trust.reasons
+
+
+@pytest.fixture
+def short_square(monkeypatch):
+    """Version standard with a Square of 200 queries."""
+    monkeypatch.setattr(protocols, "QUERIES", 200)
+
+
+def standard(model, version="standard"):
+    x = images(12)
+    with torch.no_grad():
+        y = model(x).argmax(1)
+    return robust(model, x, y, Ball("l2", 0.2), version=version, settings=Settings(batch=64))
+
+
+@pytest.mark.usefixtures("short_square", "one_thread")
+def test_the_scale_of_the_logits_changes_neither_number_nor_verdict():
+    net = small_cnn(4, act=nn.SiLU)
+    plain = standard(net)
+    assert 0 < plain.accuracy < 1 and plain.trust.verdict == "trusted", plain.trust.reasons
+    for factor in (1e4, 1e-6):
+        scaled = standard(Scaled(net, factor).eval())
+        assert scaled.accuracy == plain.accuracy
+        assert scaled.trust.verdict == "trusted", (factor, scaled.trust.reasons)
+
+
+@pytest.mark.usefixtures("short_square", "one_thread")
+def test_what_is_weaker_than_standard_is_never_trusted():
+    net = small_cnn(4, act=nn.SiLU)
+    five_steps = [Stage("apgd-ce", Apgd(5), protocols.SCORES["ce"])]
+    for version in (five_steps, "rand", "fast", "ratio-era"):
+        result = standard(net, version)
+        assert result.trust.verdict == "weak", (version, result.trust.flags)
+        assert "weaker than version standard" in result.trust.reasons[0]
+    assert standard(net, "plus").trust.verdict == "trusted"
+
+
+@pytest.mark.parametrize(
+    ("later", "lacking", "status"),
+    [([], (), "ok"), (["fab-t"] * 3, (), "weak"), ([], ("square",), "weak")],
+)
+def test_a_switch_of_the_loss_weakens_only_if_more_was_found_after_it(later, lacking, status):
+    """Oracle: the rule itself, on a record written by hand."""
+    net, x = small_cnn(4), images(20)
+    y = net(x).argmax(1)
+    with engine(net, x) as made:
+        board = new_board(made, x, y, Ball("l2", 0.2), seed=0, batch=20)
+        by = ["apgd-t"] * 8 + later
+        board.broken_by[: len(by)] = by
+        board.robust[:] = False
+        board.tallies = [
+            {"stage": name, "odd": 0} for name in ("apgd-ce", "apgd-t", "fab-t", "square")
+        ]
+        trust = examine(made, board, lacking=lacking, complete=True, probes=True)
+    switch = next(flag for flag in trust.flags if flag.name == "loss-switch")
+    assert switch.value == 0.4 and switch.status == status, switch
+
+
+def test_the_probed_points_come_from_the_whole_set():
+    rows = torch.arange(1000).numpy()
+    some = spread(rows, PROBED)
+    assert len(set(some.tolist())) == PROBED and (some[0], some[-1]) == (0, 999)
+    assert spread(rows[:5], PROBED).tolist() == [0, 1, 2, 3, 4]

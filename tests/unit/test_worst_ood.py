@@ -79,11 +79,15 @@ def test_the_budget_binds_the_search_and_its_probe(
     worst_confidence = robustness.worst_confidence
     monkeypatch.setattr(robustness, "worst_confidence", noted)
     run = measure(asked, "0s")
-    assert budgets == [0.0, 0.0]
-    trust = run.numbers["ood.other.worst_auroc"].trust
-    assert trust is not None
-    assert trust["verdict"] == "weak"
-    assert "the budget ended first; the true worst case is worse" in trust["reasons"]
+    assert budgets == [0.0]  # what was cut short needs no probe of twice the steps
+    auroc, mmc = (run.numbers[f"ood.other.worst_{name}"] for name in ("auroc", "mmc"))
+    assert auroc.trust is not None
+    assert auroc.trust["verdict"] == "weak"
+    assert "the budget ended first; the true worst case is worse" in auroc.trust["reasons"]
+    assert (auroc.bound, auroc.low) == ("upper", 0.0) and (mmc.bound, mmc.high) == ("lower", 1.0)
+    assert auroc.reason == "budget ended, 0 of 15 settled"
+    measure(asked, "1h")
+    assert budgets[1:] == [3600.0, 3600.0]
 
 
 def test_a_probe_cut_short_is_not_called_passed(
