@@ -216,7 +216,7 @@ def test_tar_files_hold_the_same_pictures_and_open_as_a_set(counterlens, mined):
     assert one.classes == two.classes == ("red", "green", "blue")
     for i in range(12):
         assert np.array_equal(one.read(i), two.read(i))
-    with tarfile.open(counterlens.at / "b" / "shards" / "000000.tar") as tar:
+    with tarfile.open(counterlens.at / "b" / "shards" / "png-000000.tar") as tar:
         names = tar.getnames()
         assert len(names) == 36 and names[:3] == ["000000.png", "000000.json", "000000.cls"]
         numbers = [int(tar.extractfile(name).read()) for name in names if name.endswith(".cls")]

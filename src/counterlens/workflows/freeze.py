@@ -113,6 +113,7 @@ def _card(
         "name": run.folder.name,
         "images": len(listed),
         **facts,
+        "file_types": dict(Counter(row["file"].rpartition(".")[2] for row in listed)),
         "labels": dict(Counter(str(row["label"]) for row in listed).most_common()),
         "protocol": manifest["protocol"],
         "settings": manifest["settings"],

@@ -46,12 +46,22 @@ def readme(card: Mapping[str, Any]) -> str:
 
 
 def _header(card: Mapping[str, Any]) -> str:
-    """Which files are the data, as `datasets.load_dataset(FOLDER)` reads it from a README."""
-    files = "images/**" if card["format"] == "folder" else "shards/*.tar"
-    return (
-        "---\nconfigs:\n- config_name: default\n  data_files:\n"
-        f"  - split: test\n    path: {files}\n---\n\n"
-    )
+    """Which files are the data, as `datasets.load_dataset(FOLDER)` reads it from a README.
+
+    Tar files of several types of picture are a configuration each: their columns differ.
+    """
+    types = sorted(card["file_types"])
+    if card["format"] == "folder":
+        files = {"default": "images/**"}
+    elif len(types) == 1:
+        files = {"default": "shards/*.tar"}
+    else:
+        files = {kind: f"shards/{kind}-*.tar" for kind in types}
+    lines = [
+        f"- config_name: {name}\n  data_files:\n  - split: test\n    path: {path}\n"
+        for name, path in files.items()
+    ]
+    return f"---\nconfigs:\n{''.join(lines)}---\n\n"
 
 
 def _files(card: Mapping[str, Any]) -> str:
@@ -63,7 +73,8 @@ def _files(card: Mapping[str, Any]) -> str:
     return (
         "`images.jsonl` has a line per image with its licence, author, source, review and "
         f"checksum; `sha256sum -c checksums.sha256` checks every file. {metadata} "
-        "`datasets.load_dataset(FOLDER)` opens the set."
+        "`datasets.load_dataset(FOLDER)` opens the set; tar files of several types of picture are "
+        "a configuration each, named after the type."
     )
 
 

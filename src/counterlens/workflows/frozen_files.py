@@ -7,12 +7,12 @@ picture its bytes, `.cls` with the number of its class and `.json` with the same
 
 import hashlib
 import io
-import itertools
 import json
-import math
 import re
 import tarfile
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -58,8 +58,7 @@ def write_images(
         listed = _write_folder(out, pictures)
         _write_metadata(out, listed)
         return listed
-    shards = range(math.ceil(len(rows) / _PER_TAR))
-    return [e for k in shards for e in _write_tar(out, itertools.islice(pictures, _PER_TAR), k)]
+    return _write_tars(out, pictures)
 
 
 Picture = tuple[dict[str, Any], str, str, bytes]
@@ -107,14 +106,25 @@ def _write_metadata(out: Path, listed: Sequence[Mapping[str, Any]]) -> None:
     write_text(out / METADATA, "".join(line + "\n" for line in lines))
 
 
-def _write_tar(out: Path, pictures: Iterable[Picture], number: int) -> list[dict[str, Any]]:
-    shard = f"shards/{number:06d}.tar"
+def _write_tars(out: Path, pictures: Iterable[Picture]) -> list[dict[str, Any]]:
+    """Tar files of one type of picture each, for `datasets` refuses one that mixes them."""
     listed = []
-    with atomic(out / shard) as part, tarfile.open(part, "w") as tar:
+    counts: Counter[str] = Counter()
+    with ExitStack() as stack:
+        tars: dict[str, tarfile.TarFile] = {}
         for entry, stem, ending, data in pictures:
-            _put(tar, f"{stem}{ending}", data)
-            _put(tar, f"{stem}.json", json.dumps(exported(entry), ensure_ascii=False).encode())
-            _put(tar, f"{stem}.cls", str(entry["label_number"]).encode())
+            kind = ending.removeprefix(".")
+            shard = f"shards/{kind}-{counts[kind] // _PER_TAR:06d}.tar"
+            if counts[kind] % _PER_TAR == 0:
+                (out / shard).parent.mkdir(exist_ok=True)
+                if kind in tars:
+                    tars[kind].close()
+                tars[kind] = stack.enter_context(tarfile.open(out / shard, "w"))
+            counts[kind] += 1
+            _put(tars[kind], f"{stem}{ending}", data)
+            facts = json.dumps(exported(entry), ensure_ascii=False)
+            _put(tars[kind], f"{stem}.json", facts.encode())
+            _put(tars[kind], f"{stem}.cls", str(entry["label_number"]).encode())
             listed.append({**entry, "file": f"{shard}#{stem}{ending}"})
     return listed
 
