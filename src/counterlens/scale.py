@@ -80,6 +80,24 @@ def check_place(on: str) -> None:
         raise InputError(f"--on is {on!r}, expected here, ray or ray://HOST:PORT.")
 
 
+def worker_plan(
+    cores: int, cards: float, *, workers: int | None, gpus: float | None, shards: int
+) -> tuple[int, float]:
+    """How many workers start on a cluster, and how many GPUs each reserves.
+
+    >>> worker_plan(64, 8, workers=None, gpus=None, shards=100)
+    (8, 1.0)
+    >>> worker_plan(64, 0, workers=None, gpus=None, shards=100)
+    (64, 0.0)
+    """
+    each = (1.0 if cards >= 1 else 0.0) if gpus is None else gpus
+    room = int(cards / each) if each else cores
+    if room < 1:
+        raise InputError(f"each worker on Ray needs {each:g} GPUs, and the cluster has {cards:g}.")
+    most = min(workers or room, room) if each else workers or room
+    return min(most, shards), each
+
+
 def _on_ray(
     make: Callable[[], Work],
     todo: Sequence[Shard],
@@ -96,11 +114,7 @@ def _on_ray(
     try:
         resources = ray.cluster_resources()
         cores, cards = int(resources.get("CPU", 1)), float(resources.get("GPU", 0))
-        each = (1.0 if cards >= 1 else 0.0) if gpus is None else gpus
-        room = int(cards / each) if each else cores
-        if room < 1:
-            raise InputError(f"each worker wants {each:g} GPUs and Ray has {cards:g}.")
-        most = min(workers or room, len(todo), room if each else len(todo))
+        most, each = worker_plan(cores, cards, workers=workers, gpus=gpus, shards=len(todo))
         waiting = {shard.index: shard for shard in todo}
         tell(
             f"Ray is up after {time.monotonic() - began:.1f} s: {cores} cores, {cards:g} GPUs, "

@@ -1,5 +1,6 @@
 """Filtration against literal loops over images, and against networks whose answers are known."""
 
+import weakref
 from dataclasses import replace
 
 import numpy as np
@@ -94,6 +95,32 @@ def test_opinions_do_not_depend_on_how_rows_are_cut() -> None:
             np.testing.assert_allclose(joined, column, atol=1e-6)
         else:
             assert (joined == column).all()
+
+
+def test_photographs_are_held_at_full_size_one_at_a_time() -> None:
+    """However large a batch is: two threads decode ahead, and crops are cut from one picture."""
+    alive, most = 0, 0
+
+    def gone() -> None:
+        nonlocal alive
+        alive -= 1
+
+    def read(i: int) -> np.ndarray:
+        nonlocal alive, most
+        pixels = np.repeat(np.repeat(flat(("red", "green", "blue")[i % 3], 16), 12, 0), 16, 1)
+        alive += 1
+        most = max(most, alive)
+        weakref.finalize(pixels, gone)
+        return pixels
+
+    labels = np.arange(48) % 2  # a third of the labels is right
+    pool = replace(array_set("large", np.zeros((48, 1, 1, 3), np.uint8), labels, ("a", "b")))
+    pool = replace(pool, read=read, labels=labels)
+    models = [by_colour(), by_corner()]
+    asked = Opinions(pool, ("x", "y"), ((0, 1, 2), (0, 1, 2)), batch=16)
+    table = Judge(asked, models)(0, 48)
+    assert (table["0_crops"] == 10).sum() == 32
+    assert most <= 3
 
 
 def test_a_subset_of_the_classes_is_all_a_filter_may_answer() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from counterlens.errors import InputError
-from counterlens.scale import Columns, Shard, from_arrow, map_shards, shards, to_arrow
+from counterlens.scale import Columns, Shard, from_arrow, map_shards, shards, to_arrow, worker_plan
 
 
 def squares(log: Path, pause: float = 0.0):
@@ -49,6 +49,8 @@ def test_tables_survive_arrow() -> None:
         "share": np.array([0.5, np.nan, 1.0], np.float32),
         "why": np.array(["", "brüchig", ""], dtype=object),
         "small": np.array([1, -1, 2], np.int8),
+        "matrix": np.arange(12, dtype=np.float32).reshape(3, 4),
+        "codes": np.array([[2**63, 1], [0, 2**64 - 1], [5, 7]], np.uint64),
     }
     back = from_arrow(to_arrow(table))
     assert list(back) == list(table)
@@ -62,6 +64,44 @@ def test_bad_sizes_and_places_are_refused(tmp_path) -> None:
         shards(10, 0)
     with pytest.raises(InputError, match="expected here, ray"):
         list(map_shards(squares(tmp_path), shards(2, 1), on="there"))
+
+
+def test_workers_are_as_many_as_the_gpus_they_reserve() -> None:
+    assert worker_plan(16, 2, workers=None, gpus=None, shards=9) == (2, 1.0)
+    assert worker_plan(16, 2, workers=8, gpus=None, shards=9) == (2, 1.0)
+    assert worker_plan(16, 2, workers=None, gpus=0.0, shards=9) == (9, 0.0)
+    assert worker_plan(4, 1, workers=None, gpus=0.5, shards=9) == (2, 0.5)
+    with pytest.raises(InputError, match="needs 1 GPUs, and the cluster has 0"):
+        worker_plan(4, 0, workers=None, gpus=1.0, shards=9)
+
+
+def reserved():
+    """Work that says how many GPUs its worker has reserved."""
+
+    def make():
+        def work(start, stop):
+            import ray
+
+            held = len(ray.get_gpu_ids())
+            return {"gpus": np.full(stop - start, held)}
+
+        return work
+
+    return make
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of Ray's own, on import and at its end
+def test_workers_on_ray_reserve_gpus_unless_the_device_is_the_cpu() -> None:
+    """A Ray that is told it has two GPUs; it hands them out whether or not they are there."""
+    ray = pytest.importorskip("ray")
+    ray.init(num_cpus=2, num_gpus=2, include_dashboard=False, log_to_driver=False)
+    try:
+        for gpus, expected in ((None, 1), (0.0, 0)):
+            found = joined(list(map_shards(reserved(), shards(4, 1), on="ray", gpus=gpus)))
+            assert found["gpus"].tolist() == [expected] * 4
+    finally:
+        ray.shutdown()
 
 
 @pytest.mark.slow
