@@ -311,3 +311,5 @@ def test_each_command_names_the_next(counterlens, tmp_path) -> None:
     assert "next: counterlens audit MODEL set" in said.err
     said = counterlens("curate", "triage", str(pool), "--model", model, "--out", "triage")
     assert "next: look at" in said.err
+    said = counterlens("curate", "adversarial", str(pool), "--filter", model, "--egregious")
+    assert said.code == 2 and "groups of ImageNet's classes" in said.lines[-1]

@@ -201,6 +201,30 @@ def test_the_adversarial_funnel_is_a_literal_loop(per) -> None:
     assert made.stages[4].kept == len(left)
 
 
+def test_confusions_within_a_group_are_not_egregious() -> None:
+    """Against a literal loop; a class without a group is near to nothing, not even itself."""
+    rng = np.random.default_rng(7)
+    groups = ("dog", "dog", "cat", "", "")
+    labels = rng.integers(0, 5, 200)
+    answers = rng.integers(0, 5, (2, 200))
+    table = {"why": np.full(200, "", object)}
+    for f in range(2):
+        table |= {
+            f"{f}_answer": np.full(200, -1), f"{f}_right": np.zeros(200, int),
+            f"{f}_true_max": np.zeros(200), f"{f}_crop_answer": answers[f],
+        }  # fmt: skip
+    limits = natural_adversarial.Limits(confusion=200, groups=groups)
+    kept = run_funnel(200, natural_adversarial.rules(table, labels, 2, limits)).rows
+    expected = [
+        i
+        for i in range(200)
+        if not any(groups[labels[i]] and groups[labels[i]] == groups[answers[f, i]] for f in (0, 1))
+    ]
+    assert sorted(kept.tolist()) == expected and 0 < len(expected) < 200
+    free = natural_adversarial.Limits(confusion=200)
+    assert len(run_funnel(200, natural_adversarial.rules(table, labels, 2, free)).rows) == 200
+
+
 def test_stages_chain_and_every_image_has_one_fate() -> None:
     rng = np.random.default_rng(6)
     table, labels = made_table(rng, 500, 1), rng.integers(0, 3, 500)

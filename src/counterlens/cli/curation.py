@@ -66,6 +66,9 @@ def classes(
     cosine: Annotated[
         float, typer.Option(help="Classes this near in the model's last layer overlap.")
     ] = 0.45,
+    per_group: Annotated[
+        int | None, typer.Option(help="Most classes of one WordNet group. Default: all.")
+    ] = None,
     alias: Alias = [],
     out: Out = None,
     device: Device = "auto",
@@ -81,10 +84,12 @@ def classes(
         model=model,
         least=least,
         cosine=cosine,
+        per_group=per_group,
         alias=alias,
         out=out,
         device=device,
         trust_remote_code=trust_remote_code,
+        quiet=quiet,
     )
     finish(made, as_json=as_json, quiet=quiet)
 
@@ -102,6 +107,10 @@ def adversarial(
     ] = 0.15,
     per: Annotated[str, typer.Option(help="That cap holds for each crop, or the mean.")] = "crop",
     confusion: Annotated[int, typer.Option(help="Most images of one label and answer.")] = 15,
+    egregious: Annotated[
+        bool,
+        typer.Option("--egregious", help="Drop confusions within a WordNet group, dog for dog."),
+    ] = False,
     shortlist: Shortlist = None,
     against: Annotated[
         list[str],
@@ -138,6 +147,7 @@ def adversarial(
         confidence=confidence,
         per=per,  # type: ignore[arg-type]  # refused with a clear line where it is neither
         confusion=confusion,
+        egregious=egregious,
         shortlist=shortlist,
         against=against,
         bits=bits,

@@ -29,12 +29,16 @@ class Limits:
         per: "crop" takes each filter's highest crop, "mean" the mean of its ten crops.
         confusion: most images of one (label, answer) pair.
         shortlist: how many images go to review; None for all that are left.
+        groups: by class, the group within which a confusion is no egregious one, such as breeds
+            of dog; empty text for none. An image that any filter answers within the group of its
+            label is dropped. None drops nothing: the paper chose classes by hand instead.
     """
 
     confidence: float = 0.15
     per: Cap = "crop"
     confusion: int = 15
     shortlist: int | None = None
+    groups: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         if not 0 < self.confidence <= 1:
@@ -90,6 +94,7 @@ def rules(
             f"no filter gives the label more than {cap:.0%} {manner}",
             ~(sure > cap),
         ),
+        *_egregious(table, labels, filters, limits.groups),
         *screens,
         capped(
             "confusion cap",
@@ -107,6 +112,25 @@ def rules(
             limits.shortlist,
         ),
     ]
+
+
+def _egregious(
+    table: Mapping[str, np.ndarray],
+    labels: Int64[np.ndarray, "n"],
+    filters: int,
+    groups: tuple[str, ...] | None,
+) -> list[Rule]:
+    """The stage that drops confusions within a group, where there are groups."""
+    if groups is None:
+        return []
+    number = {name: k for k, name in enumerate(dict.fromkeys(groups)) if name}
+    of = np.array([*(number.get(name, -1) for name in groups), -1])  # the last entry: no answer
+    near = np.any(
+        [(of[table[f"{f}_crop_answer"]] == of[labels]) & (of[labels] >= 0) for f in range(filters)],
+        axis=0,
+    )
+    told = "no filter answers with a class of the label's own WordNet group"
+    return [where("egregious", told, np.asarray(~near))]
 
 
 def truth(table: Mapping[str, np.ndarray], filters: int, column: str) -> Float64[np.ndarray, "n"]:

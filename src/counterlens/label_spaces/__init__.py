@@ -6,7 +6,13 @@ the matching of any folder's class names with any model's. Nothing in here knows
 """
 
 from counterlens.label_spaces.cifar import CIFAR10, CIFAR100
-from counterlens.label_spaces.imagenet import Synset, imagenet, imagenet_index, imagenet_names
+from counterlens.label_spaces.imagenet import (
+    Synset,
+    imagenet,
+    imagenet_groups,
+    imagenet_index,
+    imagenet_names,
+)
 from counterlens.label_spaces.maps import SPACES, LabelMap, declared_map, everything, members
 from counterlens.label_spaces.matching import Match, Matching, match_classes
 
@@ -21,6 +27,7 @@ __all__ = [
     "declared_map",
     "everything",
     "imagenet",
+    "imagenet_groups",
     "imagenet_index",
     "imagenet_names",
     "match_classes",

@@ -2,7 +2,8 @@
 
 imagenet.tsv has a line per class, in label order: WordNet id; names, the usual one first; class
 of ImageNet-9; category of the 16-class set; CIFAR-10 class it shows; letters of the 200-class
-subsets it is in (A, O, R). A dash stands for none. Names are lemmas of WordNet 3.0, © 2006
+subsets it is in (A, O, R); group of classes that WordNet puts close together (`tools/
+wordnet_groups.py` says how). A dash stands for none. Names are lemmas of WordNet 3.0, © 2006
 Princeton University; "crane bird" and "maillot tank suit" are added so that first names differ.
 The CIFAR-10 column is ours and generous: big cats count as cat, antelopes as deer, wolves as
 dog, buses and tanks as truck, so that what is left over shows none of the ten.
@@ -29,6 +30,7 @@ class Synset:
     sixteen: str
     cifar10: str
     subsets: frozenset[str]
+    group: str = ""
 
 
 @functools.cache
@@ -37,8 +39,8 @@ def imagenet() -> tuple[Synset, ...]:
     lines = Path(__file__).with_name("imagenet.tsv").read_text(encoding="utf-8").splitlines()
     rows = (["" if cell == "-" else cell for cell in line.split("\t")] for line in lines)
     return tuple(
-        Synset(wnid, tuple(names.split("|")), nine, sixteen, cifar10, frozenset(subsets))
-        for wnid, names, nine, sixteen, cifar10, subsets in rows
+        Synset(wnid, tuple(names.split("|")), nine, sixteen, cifar10, frozenset(subsets), *group)
+        for wnid, names, nine, sixteen, cifar10, subsets, *group in rows
     )
 
 
@@ -92,6 +94,16 @@ def imagenet_index(classes: Sequence[str]) -> tuple[int, ...] | None:
     known = [i for i in found if i >= 0]
     enough = len(known) >= 0.9 * len(classes) and len(set(known)) == len(known) >= 2
     return found if enough else None
+
+
+def imagenet_groups(classes: Sequence[str]) -> tuple[str, ...] | None:
+    """The WordNet group of each class, empty for none; None where they are not ImageNet's.
+
+    >>> imagenet_groups(["Norwich terrier", "Norfolk terrier", "candle"])
+    ('dog', 'dog', 'source of illumination')
+    """
+    labels = imagenet_index(classes)
+    return None if labels is None else tuple(imagenet()[i].group if i >= 0 else "" for i in labels)
 
 
 def _index(name: str, position: int | None) -> int:

@@ -21,6 +21,7 @@ from counterlens.workflows.curate_pool import (
     load_models,
     matches,
 )
+from counterlens.workflows.telling import teller
 
 
 def choose_classes(
@@ -29,10 +30,12 @@ def choose_classes(
     model: str,
     least: int = 5,
     cosine: float = COSINE,
+    per_group: int | None = None,
     alias: Sequence[str] = (),
     out: Path | None = None,
     device: str = "auto",
     trust_remote_code: bool = False,
+    quiet: bool = False,
 ) -> Run:
     """Which classes of a pool a set should be made of; RUN/classes.txt is the list to edit.
 
@@ -41,9 +44,12 @@ def choose_classes(
         model: whose classes and last layer are used.
         least: images that a class must have.
         cosine: classes whose rows of the last layer are this near or nearer overlap.
+        per_group: most classes of one WordNet group, those with the most images; None for all.
     """
-    if least < 1 or not 0 < cosine <= 1:
-        raise InputError("--least takes 1 or more images, --cosine a number in (0, 1].")
+    if least < 1 or not 0 < cosine <= 1 or (per_group is not None and per_group < 1):
+        raise InputError(
+            "--least takes 1 or more images, --cosine a number in (0, 1], --per-group 1 or more."
+        )
     loaded = load_models([model], device=device, trust_remote_code=trust_remote_code)
     parts = Parts.open(pool, alias=alias, limit=None, seed=0)
     parts.need_labels()
@@ -51,8 +57,11 @@ def choose_classes(
     labels = labelled(parts, frame, loaded[0]).images.labels
     counts = np.bincount(labels[labels >= 0], minlength=len(frame.classes))
     rows = head(loaded[0]).weight.detach().cpu().numpy()[list(frame.columns[0])]
-    made = propose(frame.classes, counts, rows, least=least, cosine=cosine)
-    settings = {"pool": list(pool), "model": model, "least": least, "cosine": cosine}
+    made = propose(frame.classes, counts, rows, least=least, cosine=cosine, per_group=per_group)
+    settings = {
+        "pool": list(pool), "model": model, "least": least, "cosine": cosine,
+        "per_group": per_group,
+    }  # fmt: skip
     folder = out or new_folder("curate", f"classes-{name_of(pool[0])}")
     run = Run.create(folder, "curate classes", settings)
     run.note(
@@ -65,13 +74,19 @@ def choose_classes(
     write_text(run.folder / "classes.txt", listing(made))
     render(run)
     run.finish()
+    names = " ".join(pool)
+    teller(quiet)(
+        f"next: edit {run.folder / 'classes.txt'}, then counterlens curate adversarial {names} "
+        f"--filter {model} --classes {run.folder / 'classes.txt'}"
+    )
     return run
 
 
 def listing(made: Sequence[Choice]) -> str:
     """The list as people edit it: a class a line, dropped ones behind a #.
 
-    >>> listing([Choice("cat", 9, True, "", "", 0.1), Choice("dog", 1, False, "rare", "", 0)])
+    >>> cat = Choice("cat", 9, True, "", "", 0.1, "")
+    >>> listing([cat, Choice("dog", 1, False, "rare", "", 0, "")])
     'cat\\n# dog   (rare, 1 images)\\n'
     """
     lines = []
@@ -88,5 +103,5 @@ def _numbers(made: Sequence[Choice]) -> dict[str, Number]:
         f"classes.{word}": Number(
             float(counts[word]), len(made), None, None, "classes of the pool that the model knows"
         )
-        for word in ("kept", "rare", "backdrop", "coarse", "overlaps")
+        for word in ("kept", "rare", "backdrop", "overlaps", "group")
     }

@@ -5,6 +5,7 @@ Differs: see `filters.natural_adversarial` and `filters.out_of_distribution`.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,13 @@ import numpy as np
 
 from counterlens.classifier import Classifier
 from counterlens.data import name_of, open_set
+from counterlens.errors import InputError
 from counterlens.filters import natural_adversarial, out_of_distribution
 from counterlens.filters.funnel import Rule, run_funnel
 from counterlens.filters.opinions import Opinions
 from counterlens.filters.screens import BITS, COSINE, Copies, Marking, Marks, leaks, twins
 from counterlens.images import ImageSet
+from counterlens.label_spaces import imagenet_groups
 from counterlens.label_spaces.overlap import overlaps
 from counterlens.report import render
 from counterlens.runs import Run, new_folder, write_json
@@ -50,6 +53,7 @@ def adversarial(
     confidence: float = 0.15,
     per: natural_adversarial.Cap = "crop",
     confusion: int = 15,
+    egregious: bool = False,
     shortlist: int | None = None,
     against: Sequence[str] = (),
     bits: int = BITS,
@@ -79,6 +83,7 @@ def adversarial(
         confidence: most probability any filter may give the label.
         per: whether that holds for each crop or for the mean of ten.
         confusion: most images of one label and answer.
+        egregious: drop confusions within a group of classes that WordNet puts close together.
         shortlist: how many images go to review; None for all that are left.
         against: sets of which no image may leak in, such as the filters' training data.
         bits: hashes that differ in at most so many of 64 bits are copies.
@@ -93,7 +98,7 @@ def adversarial(
         on: here, ray, or ray://HOST:PORT.
         workers: most workers on Ray.
     """
-    limits = natural_adversarial.Limits(confidence, per, confusion, shortlist)
+    limits = natural_adversarial.Limits(confidence, per, confusion, shortlist)  # refused at once
     settings = _settings(locals(), ("limits", "out", "resume", "quiet", "on", "workers"))
     say = teller(quiet)
     models = load_models(filters, device=device, trust_remote_code=trust_remote_code)
@@ -101,6 +106,7 @@ def adversarial(
     parts.need_labels()
     frame = choose_frame(models, parts, classes)
     say(f"answers are counted over {frame.told}")
+    limits = replace(limits, groups=_groups(frame) if egregious else None)
     whole = labelled(parts, frame, models[0])
     known = [open_set(spec) for spec in against]
     run = _begin(out, "adversarial", pool, settings, resume, whole, frame, filters, models)
@@ -217,6 +223,16 @@ def _settings(given: dict[str, Any], without: Sequence[str]) -> dict[str, Any]:
         for key, value in given.items()
         if key not in without
     }
+
+
+def _groups(frame: Frame) -> tuple[str, ...]:
+    groups = imagenet_groups(frame.classes)
+    if groups is None:
+        raise InputError(
+            "--egregious knows the groups of ImageNet's classes, and these are others: "
+            f"{', '.join(frame.classes[:3])}, …. Leave it out, and drop near misses in review."
+        )
+    return groups
 
 
 def _least(asked: int | None, first: Classifier) -> int:
