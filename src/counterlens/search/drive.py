@@ -20,6 +20,7 @@ from torch import Tensor
 from counterlens.ball import mix
 from counterlens.search.board import Board
 from counterlens.search.engine import Counts, Engine, Score
+from counterlens.search.forecast import seconds_left, work_done, work_left
 from counterlens.search.replay import Replay
 from counterlens.search.rules import Rule, State, Told, finite, tall
 from counterlens.search.store import Store
@@ -60,16 +61,20 @@ class Watch:
     budget: float | None = None
     store: Store | None = None
     progress: Callable[[dict[str, Any]], None] | None = None
-    began: float = field(default_factory=time.monotonic)
-    saved: float = field(default_factory=time.monotonic)
+    clock: Callable[[], float] = time.monotonic
+    began: float = field(default=0.0, init=False)
+    saved: float = field(default=0.0, init=False)
+
+    def __post_init__(self) -> None:
+        self.began = self.saved = self.clock()
 
     def expired(self) -> bool:
         """Whether the budget is spent."""
-        return self.budget is not None and time.monotonic() - self.began >= self.budget
+        return self.budget is not None and self.clock() - self.began >= self.budget
 
     def due(self) -> bool:
         """Whether the state should be saved now."""
-        return self.store is not None and time.monotonic() - self.saved >= self.store.every
+        return self.store is not None and self.clock() - self.saved >= self.store.every
 
 
 @dataclass
@@ -113,6 +118,7 @@ def drive(made: Engine, stages: list[Stage], board: Board, watch: Watch, *, batc
     for stage in stages:
         if stage.surrogate is not None:
             stage.surrogate.counts = made.counts
+    before = work_done(made.counts)
     for k in range(first, len(stages)):
         flight = flight or _take_off(board, stages[k], made.device)
         while _refill(made, stages[k], k, board, flight, batch):
@@ -128,7 +134,11 @@ def drive(made: Engine, stages: list[Stage], board: Board, watch: Watch, *, batc
             _land(made, stages[k], board, flight, batch)
             flight.tally["seconds"] += time.monotonic() - began
             if watch.progress:
-                watch.progress(_report(stages[k], board, flight))
+                elapsed = watch.clock() - watch.began
+                left = work_left(stages, k, board, flight)
+                left_s = seconds_left(work_done(made.counts) - before, elapsed, left)
+                facts = {"elapsed": elapsed, "left": left_s, "device": made.device.type}
+                watch.progress(_report(stages[k], board, flight) | facts)
             if watch.due():
                 _save(made, board, watch, k, flight)
         board.tallies.append(_close(made, flight))
@@ -390,7 +400,7 @@ def _save(made: Engine, board: Board, watch: Watch, stage: int, flight: Flight |
             "tally": flight.tally,
         }
     watch.store.save(board, progress)
-    watch.saved = time.monotonic()
+    watch.saved = watch.clock()
 
 
 def _restore(

@@ -30,6 +30,7 @@ from counterlens.objectives import Predict
 from counterlens.runs import Number, Run, atomic, key_part
 from counterlens.search import Flag, Robustness, robust, weigh, worst_confidence
 from counterlens.search import Settings as Search
+from counterlens.search.forecast import in_words
 from counterlens.search.trust import spread
 from counterlens.types import Images
 from counterlens.workflows.protocol import Inside, Protocol, judged_model
@@ -38,6 +39,7 @@ from counterlens.workflows.settings import Settings
 NORMS = {"l1": "l1", "l2": "l2", "linf": "linf", "l∞": "linf"}
 STEPS, RESTARTS, QUERIES = 100, 5, 1000
 _CLEAR = "\r\033[K"  # start of the line, and nothing on it
+_FIRST, _LONG = 3.0, 30.0  # seconds until a duration is told, and those worth telling
 _PROBED = 32  # points on which a twice as long search asks whether the worst case was met
 
 
@@ -164,11 +166,17 @@ def search_settings(run: Run, name: str, asked: Settings, quiet: bool) -> Search
 
 def _say(name: str) -> Callable[[Mapping[str, Any]], None]:
     """Progress of an attack: one line that is written over, or a line a minute in a log."""
-    screen = sys.stderr.isatty()
+    screen, told = sys.stderr.isatty(), False
     last = 0.0 if screen else time.monotonic()  # a short attack leaves nothing in a log
 
     def say(facts: Mapping[str, Any]) -> None:
-        nonlocal last
+        nonlocal last, told
+        if not told and facts["device"] == "cpu" and facts["left"] and facts["elapsed"] >= _FIRST:
+            told = True
+            if facts["left"][1] >= _LONG:
+                print(
+                    f"{_CLEAR if screen else ''}{_duration(name, facts['left'])}", file=sys.stderr
+                )
         if time.monotonic() - last < (1 if screen else 60):
             return
         last = time.monotonic()
@@ -180,6 +188,14 @@ def _say(name: str) -> Callable[[Mapping[str, Any]], None]:
         sys.stderr.flush()
 
     return say
+
+
+def _duration(name: str, left: tuple[float, float]) -> str:
+    """How long an attack will take on this CPU, and what would be quicker."""
+    return (
+        f"{name}: about {in_words(left)} more on this CPU. Quicker: --attack-version fast, fewer "
+        "--attack-points, or --budget 10m for bounds; on a GPU: --device cuda."
+    )
 
 
 def _hush() -> None:
