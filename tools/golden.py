@@ -11,8 +11,8 @@ be compared wherever they lie. COMMANDS is the one place to edit when options ar
 
 `compare` prints one line for each difference and exits with 1 if there is one. Numbers are compared
 as they are written, digit for digit; arrays, pictures and weights by their hash. Ignored: what
-TIMES, MOMENT, PLACES and PRESENT name. FILE lists intended renames, one on a line, `old -> new`,
-with `#` for comments:
+TIMES, MOMENT, PLACES, PRESENT and CHANCE name. FILE lists intended renames, one on a
+line, `old -> new`, with `#` for comments:
 
     old -> new              a key of a JSON object, or one part of a key with dots, in every file
     file: old -> new        a file or folder, by its path below OUT/NAME or by one part of the path
@@ -470,14 +470,16 @@ def _reference_cgn(path: Path) -> None:
 
 # --------------------------------------------------------------------------------------- compare
 
-TIMES = {"minutes", "seconds"}
-"""Last parts of keys of durations; also all that end with _seconds or _per_second."""
+TIMES = {"minutes", "seconds", "tflops"}
+"""Last parts of keys of durations and speeds; also all that end with _seconds or _per_second."""
 MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(\+00:00|Z)?")
 """Time stamps, wherever they stand in a text."""
-PLACES = {"argv", "counterlens", "run", "store", "versions"}
-"""Keys of run ids, paths and versions."""
+PLACES = {"argv", "counterlens", "mark", "run", "store", "versions"}
+"""Keys of ids drawn by chance, of runs, paths and versions."""
 PRESENT = {"", ".html", ".log", ".md", ".pdf", ".sqlite", ".txt"}
 """Endings of files that need only be there on both sides; stdout.txt and exit.txt are compared."""
+CHANCE = {"merges.txt", "tokenizer.json", "vocab.json"}
+"""Files that need only be there: a tokenizer's training orders pairs of equal count by chance."""
 TEXT_FILES = {"stdout.txt", "exit.txt"}
 IGNORED_FILES = ("stderr.txt", "events.out.tfevents.")
 MANIFEST = "run.json"
@@ -588,6 +590,8 @@ def _files(folder: Path) -> list[str]:
 
 
 def _compare_file(a: Path, b: Path, renames: Renames, roots: tuple[str, str]) -> Iterator[str]:
+    if b.name in CHANCE:
+        return
     if b.suffix in (".json", ".jsonl", ".parquet") or b.name in TEXT_FILES:
         yield from _differences(
             _leaves(a, lambda text: renames.text(_placeless(text, roots[0])), renames),
