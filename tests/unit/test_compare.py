@@ -15,7 +15,7 @@ from sklearn.metrics import log_loss
 
 from counterlens.errors import InputError, RunExists
 from counterlens.runs import Kept, Number, Run, kept_logits
-from counterlens.workflows.compare import compare, model_names, summarise
+from counterlens.workflows.compare import _whole, compare, model_names, summarise
 from counterlens.workflows.pairs import (
     difference_of_aurocs,
     difference_of_shares,
@@ -376,3 +376,18 @@ def test_near_certain_answers_do_not_tie() -> None:
     )
     (row,) = [r for r in rows if r["key"] == "ood.o.auroc"]
     assert row["difference"] == 1.0
+
+
+def test_a_bound_is_neither_best_nor_a_failure_and_has_no_paired_difference() -> None:
+    key = "robust.l2-0.5.accuracy"
+    bound = Number(0.9, 48, 0.0, 0.95, "p", "budget ended, 0 of 48 settled", bound="upper")
+    numbers = {
+        "cut": {key: bound},
+        "best": {key: Number(0.6, 48, 0.5, 0.7, "p")},
+        "low": {key: Number(0.3, 48, 0.2, 0.4, "p")},
+    }
+    found = {row["model"]: row for row in summarise(numbers)}
+    assert [found[name]["status"] for name in numbers] == ["incomplete", "best", "fail"]
+    assert found["cut"]["bound"] == "upper" and found["cut"]["gap"] is not None
+    row = {"key": key, "first": "cut", "second": "low"}
+    assert not _whole(row, numbers) and _whole(row | {"first": "best"}, numbers)

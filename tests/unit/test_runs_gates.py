@@ -76,3 +76,30 @@ def test_a_mistyped_key_fails_and_names_its_neighbour() -> None:
 def test_keys_with_radii_can_be_named() -> None:
     gate = parse_gate("robust.linf-8_255.accuracy.low>=4.5e-1")
     assert (gate.key, gate.part, gate.bound) == ("robust.linf-8_255.accuracy", "low", 0.45)
+
+
+@pytest.mark.parametrize(
+    ("bound", "text", "passed"),
+    [
+        ("upper", "robust.accuracy>=0.35", False),  # all that is certain is the lower end
+        ("upper", "robust.accuracy>=0.05", True),
+        ("upper", "robust.accuracy<=0.4", True),  # an upper bound below the limit is enough
+        ("lower", "robust.accuracy<=0.4", False),
+        ("lower", "robust.accuracy>=0.35", True),
+        (None, "robust.accuracy>=0.35", True),
+    ],
+)
+def test_while_a_number_is_only_a_bound_a_gate_looks_at_the_certain_end(bound, text, passed):
+    number = Number(0.375, 48, 0.1, 0.5, "p", "budget ended" if bound else None, bound=bound)
+    (result,) = check_gates([parse_gate(text)], {"robust.accuracy": number})
+    assert result.passed is passed, result
+    assert Number.from_json(number.to_json()) == number
+
+
+def test_an_older_run_whose_budget_ended_holds_a_bound():
+    detail = "the budget ended first: 0% of the points are settled"
+    flag = {"name": "complete", "status": "weak", "value": 0.0, "detail": detail}
+    row = {"value": 0.375, "n": 48, "low": 0.0, "high": 0.5, "protocol": "p"}
+    assert Number.from_json(row | {"trust": {"flags": [flag]}}).bound == "upper"
+    assert Number.from_json(row | {"trust": {"flags": [flag | {"status": "ok"}]}}).bound is None
+    assert Number.from_json(row | {"trust": {"flags": "torn"}}).bound is None
