@@ -281,6 +281,7 @@ def test_the_transfer_check_pairs_images_of_one_class(counterlens, mined, tmp_pa
         "-q",
         "--held-out",
         f"{tmp_path}/colours.py:corner",
+        "--trust-remote-code",
     )
     assert said.code == 0, said.err
     numbers = json.loads(said.out)["numbers"]
@@ -299,6 +300,7 @@ def test_the_transfer_check_pairs_images_of_one_class(counterlens, mined, tmp_pa
         "--unreviewed",
         "--held-out",
         factory(tmp_path),
+        "--trust-remote-code",
     )
     assert said.code == 2 and "was a filter" in said.err
 
@@ -317,7 +319,10 @@ def test_the_transfer_of_strangers_is_measured_by_aupr(tmp_path):
     from counterlens.workflows.freeze import freeze
 
     corner = f"{tmp_path}/colours.py:corner"
-    card = freeze(run.folder, out=tmp_path / "set", held_out=[corner], unreviewed=True, quiet=True)
+    card = freeze(
+        run.folder, out=tmp_path / "set", held_out=[corner], unreviewed=True, quiet=True,
+        trust_remote_code=True,
+    )  # fmt: skip
     assert card["images"] == 6
     before, after = (
         card["numbers"][f"transfer.colours.py-corner.aupr_{w}"] for w in ("pool", "set")

@@ -15,12 +15,13 @@ from typing import Any
 from counterlens.data.frozen import SCHEMA
 from counterlens.data.provenance import COLUMNS
 from counterlens.errors import InputError, RunExists
-from counterlens.runs import Number, Run, read_json, write_json, write_text
+from counterlens.runs import Number, Run, write_json, write_text
 from counterlens.workflows.frozen_card import readme
 from counterlens.workflows.frozen_files import FORMATS, write_images
 from counterlens.workflows.frozen_review import accepted
 from counterlens.workflows.held_out import transfer
 from counterlens.workflows.sharded import SHARD, Where
+from counterlens.workflows.shortlist import classes_of, shortlist
 from counterlens.workflows.telling import teller
 
 
@@ -64,6 +65,7 @@ def freeze(
     if out.exists() and any(out.iterdir()):
         raise RunExists(f"{out} is not empty. Choose another --out.")
     say = teller(quiet)
+    shortlist(opened)  # checked before anything of it is used
     chosen = accepted(opened, unreviewed=unreviewed, least=least)
     if not opened.table("shortlist"):
         raise InputError(f"the shortlist of {run} is empty, so there is nothing to freeze.")
@@ -77,7 +79,7 @@ def freeze(
         opened, chosen.rows, held_out, where=where, trust=trust_remote_code, seed=seed, say=say
     )
     out.mkdir(parents=True, exist_ok=True)
-    classes = read_json(opened.folder / "tables" / "classes.json")["classes"]
+    classes = classes_of(opened)
     listed = write_images(
         opened, chosen.rows, out, form=form, classes=classes, keep_metadata=keep_metadata
     )

@@ -19,7 +19,7 @@ from typing import Any
 from counterlens.data.metadata import without_metadata
 from counterlens.errors import InputError
 from counterlens.images import suffix_of
-from counterlens.runs import Run, atomic, file_bytes, inside, write_text
+from counterlens.runs import Run, atomic, file_bytes, inside, short_name, write_text
 
 FORMATS = ("folder", "webdataset")
 METADATA = "images/metadata.jsonl"
@@ -151,4 +151,4 @@ def folder_name(label: str) -> str:
     ('a_b', '_...', 'Persian cat')
     """
     name = re.sub(r"[/\\\0:*?\"<>|\n\r\t]", "_", label).strip() or "_"
-    return f"_{name}" if name.startswith(".") else name[:120]
+    return short_name(f"_{name}" if name.startswith(".") else name)

@@ -21,15 +21,16 @@ from counterlens.data import open_set
 from counterlens.errors import InputError
 from counterlens.images import ImageSet
 from counterlens.label_spaces import match_classes
-from counterlens.models import load
+from counterlens.models import check_consent, load
 from counterlens.models.specs import parse
 from counterlens.models.weights import shared_weights, weights_hash
-from counterlens.runs import Number, Run, key_part, read_json
+from counterlens.runs import Number, Run, key_part
 from counterlens.runs.keys import model_words
 from counterlens.types import Logits
 from counterlens.workflows.curate_pool import Frame, Parts, labelled, load_models
 from counterlens.workflows.network_facts import network_facts
 from counterlens.workflows.sharded import Where, in_shards
+from counterlens.workflows.shortlist import classes_of
 from counterlens.workflows.telling import Say
 from counterlens.workflows.transfer import (
     Answering,
@@ -120,6 +121,8 @@ def transfer(
         raise InputError(
             "the transfer check of an OOD set needs known images: mine it with --inside SPEC."
         )
+    for spec in settings["filters"]:
+        check_consent(str(spec), source=run.folder / "run.json", trust=trust)
     filters = load_models(settings["filters"], device=where.device, trust_remote_code=trust)
     held = load_held_out(run, specs, filters, device=where.device, trust=trust)
     target = _target(run, rows, filters[0], adversarial)
@@ -185,10 +188,11 @@ def _target(
     parts = Parts.open(
         settings["pool"], alias=settings["alias"], limit=settings["limit"], seed=settings["seed"]
     )
-    facts = read_json(run.folder / "tables" / "classes.json")
-    classes = tuple(facts["classes"])
+    classes = tuple(classes_of(run))
     columns = match_classes(first.classes, classes, least=1.0).position
-    pool = labelled(parts, Frame(classes, (columns,), facts["told"]), first).images
+    pool = labelled(
+        parts, Frame(classes, (columns,), f"the classes of {run.folder.name}"), first
+    ).images
     if pool.fingerprint != run.manifest["data_fingerprint"]:
         raise InputError("the pool has changed since it was mined: the transfer check needs it.")
     pool = readable(pool, run.table("fate"), adversarial)

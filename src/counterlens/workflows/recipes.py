@@ -12,7 +12,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from counterlens.errors import InputError
+from counterlens.errors import InputError, first_line
+from counterlens.runs import read_text
 
 _ATTACK = {
     "norm": "l2",
@@ -120,7 +121,10 @@ def _differing(settings: Mapping[str, Any], base: Mapping[str, Any]) -> Iterator
 def _value(text: str) -> Any:
     import yaml
 
-    value = yaml.safe_load(text)
+    try:
+        value = yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise InputError(f"--set got the value {text[:80]!r}: {first_line(error)}.") from None
     if isinstance(value, str):  # YAML wants a dot in 1e-3; people don't
         try:
             return float(value)
@@ -136,7 +140,10 @@ def _layers(recipe: str) -> list[dict[str, Any]]:
             raise InputError(f"recipe {recipe} builds on itself through {name}.")
         seen.add(name)
         layer = _read(name)
-        name = layer.pop("base", "")
+        base = layer.pop("base", None) or ""
+        if not isinstance(base, str):
+            raise InputError(f"recipe {name} has the base {base!r}, expected the name of a recipe.")
+        name = base
         layers.append(layer)
     return layers
 
@@ -146,9 +153,7 @@ def _read(recipe: str) -> dict[str, Any]:
 
     if recipe.endswith((".yaml", ".yml")):
         path = Path(recipe)
-        if not path.is_file():
-            raise InputError(f"recipe file {recipe} does not exist.")
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path)
     else:
         file = _folder() / f"{recipe}.yaml"
         if not file.is_file():
@@ -158,8 +163,8 @@ def _read(recipe: str) -> dict[str, Any]:
         text = file.read_text(encoding="utf-8")
     try:
         layer = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise InputError(f"recipe {recipe} is not YAML: {str(error).splitlines()[0]}.") from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise InputError(f"recipe {recipe} is not YAML: {first_line(error)}.") from None
     if not isinstance(layer, dict):
         raise InputError(
             f"recipe {recipe} holds {type(layer).__name__}, expected key: value lines."

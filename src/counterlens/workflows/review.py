@@ -11,6 +11,7 @@ from counterlens.images import read, resize, thumbnail
 from counterlens.report.sheet import write_sheet
 from counterlens.review import Store, Verdict, agreement, decisions, same_person, store_path
 from counterlens.runs import Run, inside
+from counterlens.workflows.shortlist import shortlist
 
 KEYS = {"a": "accept", "r": "reject", "u": "unsure"}
 HELP = "a accept · r reject · u unsure, then a reason and #tags · s skip · b back · q quit"
@@ -41,7 +42,7 @@ def review(
         status: ask nothing.
     """
     opened = Run.open(run)
-    rows = opened.table("shortlist")
+    rows = shortlist(opened)
     if not opened.done or not rows:
         raise InputError(f"{run} has no shortlist. Make one: counterlens curate adversarial.")
     ids = [row["id"] for row in rows]
