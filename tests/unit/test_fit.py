@@ -104,19 +104,21 @@ def test_time_runs_out_with_everything_kept(tmp_path):
     assert [row["epoch"] for row in progress.rows] == [1, 2, 3]
 
 
-def test_a_request_to_end_keeps_the_state(tmp_path):
+@pytest.mark.parametrize("which", [signal.SIGTERM, signal.SIGINT])
+def test_a_request_to_end_keeps_the_state(tmp_path, which):
+    handlers = [signal.getsignal(s) for s in (signal.SIGTERM, signal.SIGINT)]
     generator = torch.Generator()
     real = make_batches(generator)
 
     def batches(step):
         if step == 4:
-            signal.raise_signal(signal.SIGTERM)
+            signal.raise_signal(which)
         return real(step)
 
     progress, _ = train(tmp_path, batches=batches)
-    assert progress.step == 5 and not progress.done
+    assert progress.step == 5 and not progress.done and progress.stopped_by == which
     assert torch.load(tmp_path / "checkpoint.pt", weights_only=True)["progress"]["step"] == 5
-    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    assert handlers == [signal.getsignal(s) for s in (signal.SIGTERM, signal.SIGINT)]
 
 
 def test_training_stops_early_when_no_judgement_is_better(tmp_path):
