@@ -28,7 +28,7 @@ lock: | $(UV)
 demo: install
 	$(BIN)/counterlens audit zoo:cifar10-plain-small zoo:cifar10-ratio-small sample:cifar10 \
 	  --calibrate sample:cifar10-calibration --ood noise:uniform --ood noise:smooth --ood sample:textures \
-	  --attack l2:0.5 --attack-points 24 --budget 45s
+	  --attack l2:0.5 --attack-version fast --attack-points 24
 
 test: install
 	$(BIN)/pytest
