@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import accuracy_score, roc_auc_score
 
+from counterlens.data import open_set
 from counterlens.metrics import split_by_id
 from journeys.command import Command
 
