@@ -59,7 +59,7 @@ class Turned(Net):
 def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one_thread: None) -> Path:
     """A file of factories and pictures with the honest model's own answers, near its boundary."""
     monkeypatch.setattr("counterlens.search.protocols.QUERIES", 60)
-    monkeypatch.setattr("counterlens.search.worst.QUERIES", 60)
+    monkeypatch.setattr("counterlens.search.extremes.QUERIES", 60)
     (tmp_path / "nets.py").write_text(FACTORIES, encoding="utf-8")
     rng = np.random.default_rng(0)
     pictures = rng.integers(118, 138, (40, 8, 8, 3), dtype=np.uint8)

@@ -88,7 +88,7 @@ def test_a_norm_without_square_says_what_to_do(case):
 
 def test_the_worst_confidence_of_a_model_without_gradients_is_searched(case, monkeypatch):
     """What Square finds lies between the clean confidence and what gradients find."""
-    monkeypatch.setattr("counterlens.search.worst.QUERIES", 100)
+    monkeypatch.setattr("counterlens.search.extremes.QUERIES", 100)
     net, x, _, ball = case
     clean = net(x).log_softmax(1).amax(1).detach()
     blind = worst_confidence(Detached(net).eval(), x, ball)

@@ -573,6 +573,7 @@ def check_same_images(monkeypatch, model, out, audited):
 def test_real_audits_and_longer_searches_fit_together(folders, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(robustness, "STEPS", 2)
     monkeypatch.setattr(robustness, "RESTARTS", 1)
+    monkeypatch.setattr(robustness, "QUERIES", 5)
     names = ("plain", "ratio-0.25")
     runs = [
         real_audit(

@@ -1,6 +1,7 @@
 """Searches: how an objective is raised over images."""
 
 from counterlens.search.apgd import apgd, apgd_from_afar
+from counterlens.search.extremes import Extreme, lowest_confidence, worst_confidence
 from counterlens.search.fab import Nearest, fab
 from counterlens.search.found import Found, frozen
 from counterlens.search.noise import adversarial_noise
@@ -8,14 +9,7 @@ from counterlens.search.pgd import pgd
 from counterlens.search.probes import Flag
 from counterlens.search.square import square
 from counterlens.search.trust import Trust, weigh
-from counterlens.search.worst import (
-    Extreme,
-    Robustness,
-    Settings,
-    lowest_confidence,
-    robust,
-    worst_confidence,
-)
+from counterlens.search.worst import Robustness, Settings, robust
 
 __all__ = [
     "Extreme",

@@ -1,15 +1,13 @@
-"""Worst case: the AutoAttack ensemble, and the highest confidence reachable around an image.
+"""Worst case: the accuracy that the AutoAttack ensemble leaves.
 
-Paper: Croce and Hein 2020 (autoattack2020) for the ensemble; Augustin et al. 2020 (ratio2020,
-       section 4.1) for the worst-case confidence.
+Paper: Croce and Hein 2020 (autoattack2020).
 Differs: a point counts as broken only by an image that the model itself, in float32, gets
-       wrong. Confidence is raised as log-probability and as the lead over the second class,
-       and the worse of both counts.
+       wrong.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,27 +19,22 @@ from counterlens.classifier import Classifier
 from counterlens.errors import InputError
 from counterlens.objectives import Predict
 from counterlens.search.ahead import Variant
-from counterlens.search.apgd import Apgd
 from counterlens.search.board import CLEAN, Board, new_board
 from counterlens.search.drive import Stage, Watch, drive
 from counterlens.search.engine import Engine, Precision, auto_batch, engine, home, probe, warm_up
 from counterlens.search.protocols import (
     EOT,
-    QUERIES,
-    SCORES,
     Version,
     lacking,
     stages_of,
     transfer,
     without_gradients,
 )
-from counterlens.search.square import SQUARE_NORMS, Square
+from counterlens.search.square import Square
 from counterlens.search.square import orders as square_kernels
 from counterlens.search.store import Store, fingerprint
-from counterlens.search.trust import Trust, examine, examine_extremes
+from counterlens.search.trust import Trust, examine
 from counterlens.types import Flags, Images, Labels, Scores
-
-STEPS, RESTARTS, BLIND_QUERIES = 100, 5, 1000  # of the search for the highest confidence
 
 Progress = Callable[[dict[str, Any]], None]
 
@@ -117,27 +110,6 @@ class Robustness:
         return self.robust.double().mean().item()
 
 
-@dataclass(frozen=True)
-class Extreme:
-    """The most extreme score met around each image.
-
-    Args:
-        scores: log-confidences.
-        points: where they were met.
-        complete: False if the budget ended first.
-        settled: points no search has anything left to do for.
-        counts: images sent forward, backward and through verification.
-        trust: whether what follows from the scores may be quoted, and why not.
-    """
-
-    scores: Scores
-    points: Images
-    complete: bool
-    settled: int
-    counts: dict[str, int]
-    trust: Trust
-
-
 def robust(
     classifier: Predict,
     x: Images,
@@ -160,7 +132,7 @@ def robust(
         surrogates: other models on the same classes and images; what is found against them is
             tried on this one, after everything else, on the points that still hold.
     """
-    classes = _door(classifier, x, y, ball)
+    classes = door(classifier, x, y, ball)
     if isinstance(version, str):
         stages, notes = stages_of(version, classes, ball.norm)
     else:
@@ -168,7 +140,7 @@ def robust(
     name = version if isinstance(version, str) else "+".join(stage.name for stage in stages)
     repeats = EOT if version == "rand" else 1
     with (
-        _lend(classifier, x, settings, repeats, _kernels(stages, x, ball)) as (made, batch),
+        lend(classifier, x, settings, repeats, kernels(stages, x, ball)) as (made, batch),
         _surrogates(surrogates, x, classes, settings, made) as transfers,
     ):
         if not made.differentiable:
@@ -184,7 +156,7 @@ def robust(
         about: dict[str, Any] = {"plan": plan}
         if surrogates:
             about["surrogates"] = [fingerprint({}, model=one) for one in surrogates]
-        board, watch = _prepare(classifier, made, x, y, ball, settings, batch, about)
+        board, watch = prepare(classifier, made, x, y, ball, settings, batch, about)
         complete = drive(made, stages, board, watch, batch=batch)
         trust = examine(
             made,
@@ -201,122 +173,6 @@ def robust(
         ensemble += f" and {', '.join(stage.name for stage in transfers)}"
     protocol = f"{ensemble}, {ball.norm} {ball.radius:.4g}, seed {settings.seed}"
     return _summary(board, made, complete, trust, protocol, notes)
-
-
-def worst_confidence(
-    classifier: Predict,
-    x: Images,
-    ball: Ball,
-    *,
-    steps: int = STEPS,
-    restarts: int = RESTARTS,
-    queries: int = BLIND_QUERIES,
-    settings: Settings = Settings(),  # noqa: B008  frozen
-) -> Extreme:
-    """The highest log-confidence, in whatever class, met around each image.
-
-    Equation: ratio2020 §4.1   max_{‖z − x‖ ≤ r} max_k log p_k(z)
-
-    An attack bounds the confidence from below, so what follows from it (worst-case AUROC)
-    bounds the quality of the model from above. After the searches with gradients comes one
-    without, for l2 and l∞: it should add next to nothing.
-
-    Args:
-        queries: of the search without gradients; 0 leaves it out.
-    """
-    raised = ("confidence", "lead")
-    plan = _plan(raised, "confidence", ball, steps, restarts, queries)
-    about = {"raised": raised, "judge": "confidence", "steps": steps, "restarts": restarts}
-    if queries:
-        about["queries"] = queries
-    return _extreme(classifier, x, None, ball, plan, "confidence", about, settings)
-
-
-def lowest_confidence(
-    classifier: Predict,
-    x: Images,
-    y: Labels,
-    ball: Ball,
-    *,
-    steps: int = 100,
-    restarts: int = 1,
-    settings: Settings = Settings(),  # noqa: B008  frozen
-) -> Extreme:
-    """The lowest log-confidence in the true class met around each image.
-
-    Equation: ratio2020 Fig. 5   min_{‖z − x‖ ≤ r} log p_y(z)
-    """
-    raised = ("ce", "margin")
-    plan = _plan(raised, "ce", ball, steps, restarts, 0)
-    about = {"raised": raised, "judge": "ce", "steps": steps, "restarts": restarts}
-    result = _extreme(classifier, x, y, ball, plan, "ce", about, settings)
-    return replace(result, scores=-result.scores)
-
-
-def _plan(
-    raised: tuple[str, ...], judge: str, ball: Ball, steps: int, restarts: int, queries: int
-) -> list[Stage]:
-    """Gradient searches on several scores, then perhaps one without gradients on the judge's."""
-    stages = [
-        Stage(f"apgd-{name}", Apgd(steps), SCORES[name], restarts, judge=SCORES[judge])
-        for name in raised
-    ]
-    if queries and ball.norm in SQUARE_NORMS:
-        score = SCORES[judge]
-        stages.append(Stage("square", Square(queries), score, slope=False, judge=score))
-    return stages
-
-
-def _extreme(
-    classifier: Predict,
-    x: Images,
-    y: Labels | None,
-    ball: Ball,
-    stages: list[Stage],
-    judge: str,
-    about: dict[str, Any],
-    settings: Settings,
-) -> Extreme:
-    """Raise several scores and keep, per point, what the judge likes best."""
-    _door(classifier, x, y, ball)
-    with _lend(classifier, x, settings, 1, _kernels(stages, x, ball)) as (made, batch):
-        if not made.differentiable:
-            stages = [_climb_blindly(judge, ball)]
-        board, watch = _prepare(classifier, made, x, y, ball, settings, batch, about)
-        labels = board.y.to(made.device)
-        clean = SCORES[judge](made.verify(board.x, batch=batch), labels, labels)
-        board.top[:] = clean.cpu().numpy()
-        complete = drive(made, stages, board, watch, batch=batch)
-        trust = examine_extremes(
-            made, board, lacking=_shorter(stages), complete=complete, probes=settings.trust
-        )
-    scores = torch.from_numpy(board.top).float()
-    settled = int(board.finished.sum())
-    return Extreme(scores, board.points, complete, settled, made.counts.as_dict(), trust)
-
-
-def _shorter(stages: Sequence[Stage]) -> list[str]:
-    """What these searches miss to be as strong as those of `worst_confidence` by default."""
-    climbs = [stage for stage in stages if stage.slope]
-    missing = []
-    if any(stage.rule.evaluations < STEPS for stage in climbs):
-        missing.append(f"fewer than {STEPS} steps")
-    if any(stage.variants < RESTARTS for stage in climbs):
-        missing.append(f"fewer than {RESTARTS} restarts")
-    if len(climbs) == len(stages):
-        missing.append("no attack without gradients")
-    return missing
-
-
-def _climb_blindly(judge: str, ball: Ball) -> Stage:
-    """The search for an extreme score of a model without gradients."""
-    if ball.norm not in SQUARE_NORMS:
-        raise InputError(
-            f"the model has no gradients, and no search without gradients knows {ball.norm}. "
-            "Search in l2 or linf."
-        )
-    score = SCORES[judge]
-    return Stage(f"square-{judge}", Square(QUERIES), score, slope=False, judge=score)
 
 
 @contextmanager
@@ -343,7 +199,7 @@ def _surrogates(
         yield stages
 
 
-def _door(classifier: Predict, x: Images, y: Labels | None, ball: Ball) -> int:
+def door(classifier: Predict, x: Images, y: Labels | None, ball: Ball) -> int:
     """Refuse bad input before any work; the number of classes."""
     check_images(x)
     if isinstance(ball.radius, torch.Tensor):
@@ -363,14 +219,14 @@ def _door(classifier: Predict, x: Images, y: Labels | None, ball: Ball) -> int:
     return classes
 
 
-def _kernels(stages: Sequence[Stage], x: Images, ball: Ball) -> dict[str, list[Variant]]:
+def kernels(stages: Sequence[Stage], x: Images, ball: Ball) -> dict[str, list[Variant]]:
     """What the stages will ask for beside the model."""
     rules = [stage.rule for stage in stages if isinstance(stage.rule, Square)]
     return square_kernels(x.shape, ball.norm, rules[0].share) if rules else {}
 
 
 @contextmanager
-def _lend(
+def lend(
     classifier: Predict,
     x: Images,
     settings: Settings,
@@ -395,7 +251,7 @@ def _lend(
         yield made, batch
 
 
-def _prepare(
+def prepare(
     classifier: Predict,
     made: Engine,
     x: Images,
