@@ -13,10 +13,12 @@ if TYPE_CHECKING:
     from counterlens.ball import Ball
     from counterlens.classifier import Classifier
     from counterlens.data import open_set
+    from counterlens.data.objects import as_image_set
     from counterlens.doctor import examine
     from counterlens.errors import CounterlensError, InputError
     from counterlens.metrics import classification_numbers, ood_numbers
     from counterlens.models import load
+    from counterlens.models.objects import as_classifier
     from counterlens.runs import Number, Run
     from counterlens.search import robust, worst_confidence
     from counterlens.search.apgd import apgd
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from counterlens.types import Preprocess
     from counterlens.workflows.audit import audit
     from counterlens.workflows.compare import compare
+    from counterlens.workflows.disagree import disagree
     from counterlens.workflows.explain import explain
     from counterlens.workflows.train import train
 
@@ -37,10 +40,13 @@ _HOMES = {
     "Preprocess": "types",
     "Run": "runs",
     "apgd": "search.apgd",
+    "as_classifier": "models.objects",
+    "as_image_set": "data.objects",
     "audit": "workflows.audit",
     "bpda": "search.bpda",
     "classification_numbers": "metrics",
     "compare": "workflows.compare",
+    "disagree": "workflows.disagree",
     "examine": "doctor",
     "explain": "workflows.explain",
     "load": "models",
@@ -61,10 +67,13 @@ __all__ = [
     "Preprocess",
     "Run",
     "apgd",
+    "as_classifier",
+    "as_image_set",
     "audit",
     "bpda",
     "classification_numbers",
     "compare",
+    "disagree",
     "examine",
     "explain",
     "load",

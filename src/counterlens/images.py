@@ -84,6 +84,12 @@ class ImageSet:
     def __len__(self) -> int:
         return len(self.ids)
 
+    def __getitem__(self, i: int) -> tuple[Pixels, int]:
+        """Picture i and its label, as a torch Dataset gives them."""
+        if not -len(self) <= i < len(self):
+            raise IndexError(f"{self.name} has no image {i}: it has {len(self)}.")
+        return self.read(i % len(self)), int(self.labels[i])
+
 
 def read(path: str | Path) -> Pixels:
     """Read a picture file as uint8 RGB; a file that is no whole picture is refused by name."""
@@ -136,10 +142,7 @@ def _decode(data: bytes, name: str) -> Image.Image:
                     f"{MAX_PIXELS:,} in all. Resize it first."
                 )
             image.load()
-            wide = image.format in ("PNG", "PPM")  # whose mode I means 16 bits
-            if image.getexif().get(ORIENTATION, 1) != 1:
-                image = ImageOps.exif_transpose(image)
-            return _rgb(image, name, wide)
+            return _upright(image, name)
     except InputError:
         raise
     except Image.DecompressionBombError:
@@ -150,6 +153,23 @@ def _decode(data: bytes, name: str) -> Image.Image:
             f"{name} {what}. Expected JPEG, PNG, WebP, GIF, BMP, TIFF, PPM, JPEG 2000 or AVIF; "
             "replace or delete the file."
         ) from None
+
+
+def from_pillow(image: object, *, name: str = "the image") -> Pixels | None:
+    """The pixels of a Pillow image as `decode` gives them; None for any other object."""
+    return np.array(_upright(image, name)) if isinstance(image, Image.Image) else None
+
+
+def is_pillow(value: object) -> bool:
+    """Whether an object is a Pillow image."""
+    return isinstance(value, Image.Image)
+
+
+def _upright(image: Image.Image, name: str) -> Image.Image:
+    wide = image.format in ("PNG", "PPM")  # whose mode I means 16 bits
+    if image.getexif().get(ORIENTATION, 1) != 1:
+        image = ImageOps.exif_transpose(image)
+    return _rgb(image, name, wide)
 
 
 def prepare(pixels: Pixels, preprocess: Preprocess, *, channels: int = 3) -> Planes:

@@ -11,7 +11,7 @@ from counterlens.data.sets import sample_rows, subset
 from counterlens.errors import InputError
 from counterlens.images import ImageSet
 
-SCHEMES = ("pack", "known", "hf", "sample", "noise")
+SCHEMES = ("pack", "known", "hf", "sample", "noise", "object")
 FORMS = (
     "a folder of class folders, FILE.csv, FILE.jsonl, pack:FILE.npz, known:NAME@ROOT, "
     "hf:DATASET#SPLIT, sample:NAME or noise:KIND"
@@ -107,6 +107,11 @@ def _short(scheme: str, rest: str) -> str:
 
 
 def _open(scheme: str, rest: str, name: str, size: tuple[int, int]) -> ImageSet:
+    if scheme == "object":  # what stands for it in the manifest of a run
+        raise InputError(
+            f"{name} was an object ({rest.partition('@')[0]}) in the memory of the program that "
+            f"made the run, so it cannot be opened again. Expected {FORMS}."
+        )
     if scheme == "pack":
         return open_packs(rest, name=name)
     if scheme == "sample":

@@ -71,6 +71,12 @@ def parse(text: str) -> ModelSpec:
     scheme = re.match(r"(?P<scheme>[A-Za-z][\w+-]+):(?P<rest>.*)", text)
     if scheme and scheme["scheme"] in SCHEMES:
         return _schemed(scheme["scheme"], scheme["rest"], text)
+    if scheme and scheme["scheme"] == "object":  # what stands for it in the manifest of a run
+        raise InputError(
+            f"the model was an object ({scheme['rest'].partition('@')[0]}) in the memory of the "
+            "program that made the run, so it cannot be loaded again. Give the object in Python, "
+            f"or {_forms()}."
+        )
     if user_path(text).is_dir():
         return ModelSpec("folder", text)
     if scheme:

@@ -115,7 +115,7 @@ def _wrap(
     }
     return Classifier(
         net,
-        names or _class_names(timm, net),
+        names or class_names(timm, net),
         config["mean"],
         config["std"],
         preprocess=preprocess,
@@ -137,7 +137,8 @@ def preprocess_of(config: dict[str, Any]) -> tuple[Preprocess, list[str]]:
     return preprocess, notes
 
 
-def _class_names(timm: Any, net: Any) -> tuple[str, ...]:
+def class_names(timm: Any, net: Any) -> tuple[str, ...]:
+    """ImageNet's names where the network has its classes, else numbers."""
     if net.num_classes == 1000:
         return imagenet_names()
     subset = timm.data.infer_imagenet_subset(net)

@@ -17,7 +17,6 @@ from counterlens.classifier import Classifier
 from counterlens.data import from_images, mined_with, name_of, open_set
 from counterlens.errors import InputError
 from counterlens.images import ImageSet, fitting_size
-from counterlens.models import load
 from counterlens.models.weights import weights_hash
 from counterlens.predict import predict
 from counterlens.report import render
@@ -34,6 +33,7 @@ from counterlens.workflows import families, gallery
 from counterlens.workflows.compare import compare
 from counterlens.workflows.explain_edits import edit_numbers
 from counterlens.workflows.network_facts import network_facts
+from counterlens.workflows.objects import Objects, headline, texts
 from counterlens.workflows.protocol import Inside, Protocol, choose
 from counterlens.workflows.radius import radius_curves
 from counterlens.workflows.robustness import parse_attack, robustness, seconds, worst_ood
@@ -42,21 +42,21 @@ from counterlens.workflows.surrogates import surrogates
 
 
 def audit(
-    models: Sequence[str],
-    data: str,
+    models: object,
+    data: object,
     *,
-    about: Sequence[str] = (),
-    ood: Sequence[str] = (),
-    attack: Sequence[str] = (),
+    about: str | Sequence[str] = (),
+    ood: object = (),
+    attack: str | Sequence[str] = (),
     ood_attack: str | None = None,
     attack_version: str = "standard",
     attack_points: int = 1000,
     budget: str | None = None,
     radius_curve: str | None = None,
-    surrogate: Sequence[str] = (),
+    surrogate: object = (),
     flips: int = 0,
-    calibrate: str | None = None,
-    require: Sequence[str] = (),
+    calibrate: object = None,
+    require: str | Sequence[str] = (),
     anyway: bool = False,
     limit: int | None = None,
     batch: int | None = None,
@@ -74,24 +74,32 @@ def audit(
     they attack each other: images found against one are tried on the others.
 
     Args:
-        models: specs, or NAME=SPEC to call a model by a name of your own.
+        models: one model or a list of them, or a mapping that names them. A model is a spec
+            (NAME=SPEC calls it by a name of your own), a Classifier, or a torch module that says
+            its classes and size; see `as_classifier`.
+        data: a spec, or an object: a torch Dataset or DataLoader, a Hugging Face dataset, (images,
+            labels) arrays; see `as_image_set`. So is `calibrate`, whose images the temperature is
+            fitted on, and so are the sets of `ood`: a list, or a mapping that names them.
+        attack: balls such as l2:0.5 or linf:8/255.
         surrogate: further models of the same classes to attack in place of the audited ones.
         about: `NAME: key=value`, what a model's card does not tell: family, attention, training.
     """
-    names = [families.named(model)[0] for model in models]
-    told = families.told(about, names)
+    given = Objects(device, limit, seed, trust_remote_code)
+    specs, images = given.model_specs(models), given.set_spec(data)
+    names = [families.named(model)[0] for model in specs]
+    told = families.told(texts(about), names)
     settings = Settings(
-        models[0],
-        data,
-        tuple(ood),
-        tuple(attack),
+        specs[0],
+        images,
+        given.set_specs(ood),
+        texts(attack),
         ood_attack,
         attack_version,
         attack_points,
         budget,
         flips,
-        calibrate,
-        tuple(require),
+        None if calibrate is None else given.set_spec(calibrate),
+        texts(require),
         anyway,
         limit,
         batch,
@@ -100,22 +108,22 @@ def audit(
         device,
         trust_remote_code,
         radius_curve,
-        tuple(surrogate),
+        tuple(given.model_specs(texts(surrogate))) if surrogate else (),
     )
     _check(settings)
-    if len(models) == 1:
-        folder = out or new_folder("audit", f"{_short(models[0])}-{name_of(data)}")
-        return [_audit(settings, folder, told, resume=resume, quiet=quiet)]
-    parent = out or new_folder("audit", f"{len(models)}-models-{name_of(data)}")
+    if len(specs) == 1:
+        folder = out or new_folder("audit", f"{_short(specs[0])}-{name_of(images)}")
+        return [_audit(settings, folder, told, given, resume=resume, quiet=quiet)]
+    parent = out or new_folder("audit", f"{len(specs)}-models-{name_of(images)}")
     runs = []
-    for number, model in enumerate(models, 1):
+    for number, model in enumerate(specs, 1):
         folder = parent / f"{number}-{_short(model)}"
         if resume and (folder / "DONE").exists():
             runs.append(Run.open(folder))
             continue
-        peers = tuple(other for other in models if other != model) if attack else ()
+        peers = tuple(other for other in specs if other != model) if settings.attack else ()
         asked = replace(settings, model=model, peers=peers)
-        runs.append(_audit(asked, folder, told, resume=resume, quiet=quiet))
+        runs.append(_audit(asked, folder, told, given, resume=resume, quiet=quiet))
     together = parent / "compare"
     if resume and (together / "DONE").exists():
         return [*runs, Run.open(together)]
@@ -153,16 +161,20 @@ def _short(model: str) -> str:
 
 
 def _audit(
-    settings: Settings, folder: Path, told: families.Told, *, resume: bool, quiet: bool
+    settings: Settings,
+    folder: Path,
+    told: families.Told,
+    given: Objects,
+    *,
+    resume: bool,
+    quiet: bool,
 ) -> Run:
     name, spec = families.named(settings.model)
-    classifier = load(spec, device=settings.device, trust_remote_code=settings.trust_remote_code)
+    classifier = given.load(settings.model)
     size, channels = fitting_size(classifier.preprocess), classifier.channels
 
     def opened(spec: str) -> ImageSet:
-        return open_set(
-            spec, limit=settings.limit, seed=settings.seed, size=size, channels=channels
-        )
+        return given.open(spec, size=size, channels=channels)
 
     images = opened(settings.data)
     protocol = choose(classifier, images)
@@ -173,7 +185,7 @@ def _audit(
     weights = weights_hash(classifier)
     mined = [s for s in (settings.data, *settings.ood) if weights in mined_with(s)]
     run.note(
-        model=name if spec != settings.model else spec,
+        model=headline(settings.model, classifier),
         spec=spec,
         about={**network_facts(classifier), "filter": bool(mined), **told.get(name, {})},
         data=images.name,
@@ -202,7 +214,7 @@ def _audit(
         run.add_numbers(edit_numbers(classifier, images, points=settings.flips))
     for other in outside:
         _outside(said, other, inside)
-    others, rows = surrogates(settings, classifier, images, protocol)
+    others, rows = surrogates(settings, classifier, images, protocol, given.load)
     run.write_table("surrogates", rows)
     for text in settings.attack:
         robustness(run, classifier, images, protocol, reported, text, settings, others, quiet=quiet)

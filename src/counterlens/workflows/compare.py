@@ -25,25 +25,25 @@ _MEANS = ("auroc", "worst_auroc", "mmc")
 
 
 def compare(
-    runs: Sequence[str | Path], *, about: Sequence[str] = (), out: Path | None = None
+    *runs: str | Path | Run | Sequence[Any],
+    about: str | Sequence[str] = (),
+    out: Path | None = None,
 ) -> Run:
     """Compare finished runs that hold numbers; write a run with tables and a report.
 
     Args:
-        runs: at least two run folders, audits as a rule.
+        runs: at least two runs or their folders, audits as a rule; or lists of them.
         about: `NAME: key=value`, what a model's audit could not tell: family, attention, training.
         out: folder to create. Default: a new one under runs/.
     """
-    opened = [_open(folder) for folder in runs]
+    opened = [_open(one) for one in _flat(runs)]
     if len(opened) < 2:
         raise InputError("compare needs at least two run folders: counterlens compare RUN RUN…")
     with reading(*opened):
-        return _compare(opened, [str(folder) for folder in runs], about, out)
+        return _compare(opened, [about] if isinstance(about, str) else about, out)
 
 
-def _compare(
-    opened: Sequence[Run], folders: list[str], about: Sequence[str], out: Path | None
-) -> Run:
+def _compare(opened: Sequence[Run], about: Sequence[str], out: Path | None) -> Run:
     """Everything is read and compared before the first file is written."""
     names = model_names(opened)
     told = families.told(about, names)
@@ -67,7 +67,11 @@ def _compare(
         "paired": paired,
         "everything": _everything(numbers),
     }
-    run = Run.create(out or new_folder("compare", "-".join(names)), "compare", {"runs": folders})
+    run = Run.create(
+        out or new_folder("compare", "-".join(names)),
+        "compare",
+        {"runs": [str(one.folder) for one in opened]},
+    )
     for name, rows in tables.items():
         run.write_table(name, rows)
     run.add_numbers(_failure_counts(names, summary))
@@ -318,7 +322,19 @@ def _notes(names: Sequence[str], runs: Sequence[Run]) -> list[str]:
     return notes
 
 
-def _open(folder: str | Path) -> Run:
+def _flat(runs: Sequence[Any]) -> list[str | Path | Run]:
+    """Runs of lists of them, such as the audits of several models."""
+    return [
+        one for part in runs for one in (_flat(part) if isinstance(part, list | tuple) else [part])
+    ]
+
+
+def _open(given: str | Path | Run) -> Run:
+    if not isinstance(given, str | Path | Run):
+        raise InputError(
+            f"a run to compare is {type(given).__name__}, expected a run folder or a Run."
+        )
+    folder = given.folder if isinstance(given, Run) else given
     run = Run.open(Path(folder))
     if not run.done:
         raise InputError(f"{folder} is unfinished: it has no DONE. Finish it with --resume first.")

@@ -14,10 +14,12 @@ from typing import Any
 
 from counterlens.classifier import Classifier
 from counterlens.data import captions
+from counterlens.data.objects import as_image_set
 from counterlens.errors import InputError
 from counterlens.explanations.figure import Panel
 from counterlens.explanations.targets import class_index, class_named
 from counterlens.generators.ascent import DISAGREEMENT, Settings
+from counterlens.images import ImageSet
 from counterlens.models.weights import weights_hash
 from counterlens.runs import Run, check_gates, key_part, new_folder, parse_gate
 from counterlens.scale import check_place
@@ -35,6 +37,7 @@ from counterlens.workflows.generating import (
     open_generator,
     reread,
 )
+from counterlens.workflows.objects import headline, model_given, texts, words
 from counterlens.workflows.showing import Explanation, save_figure
 from counterlens.workflows.telling import teller, write_report
 
@@ -43,16 +46,16 @@ SCORES = ("auto", "difference", "logarithms")
 
 
 def disagree(
-    first: str | Classifier,
-    second: str | Classifier,
+    first: object,
+    second: object,
     *,
-    classes: Sequence[str] = (),
+    classes: str | Sequence[str] = (),
     count: int = 10,
     generator: str | None = None,
-    verify: str | None = None,
-    judge: Sequence[str | Classifier] = (),
-    persist: Sequence[str | Classifier] = (),
-    require: Sequence[str] = (),
+    verify: object = None,
+    judge: object = (),
+    persist: object = (),
+    require: str | Sequence[str] = (),
     updates: int = DISAGREEMENT.updates,
     steps: int = DISAGREEMENT.steps,
     guidance: float = DISAGREEMENT.guidance,
@@ -72,10 +75,12 @@ def disagree(
     """Search images on which two classifiers differ most; write a run with grids and numbers.
 
     Args:
+        first, second: specs, Classifiers or torch modules; see `as_classifier`.
         classes: names or numbers of the first classifier's classes, or all.
         count: images per class and way.
         generator: a diffusers folder or hub id; None takes the shipped one.
-        verify: spec of real labelled images, to which every finding is brought back.
+        verify: real labelled images, to which every finding is brought back: a spec or an object
+            (see `as_image_set`).
         judge: further classifiers: whom do they side with?
         persist: other second classifiers, with which the search is repeated.
         require: gates such as disagree.first.real<=0.02.
@@ -87,11 +92,15 @@ def disagree(
         half: generator in half precision.
         on, workers: here, ray or ray://HOST:PORT, and how many at most.
     """
-    specs = [first, second, *persist]
+    classes, require, changes = texts(classes), texts(require), texts(changes)
+    specs = [model_given(one, device) for one in (first, second, *texts(persist))]
+    judge = [model_given(one, device) for one in texts(judge)]
+    real = verify if verify is None or isinstance(verify, str) else as_image_set(verify)
     asked: dict[str, Any] = {
-        "first": _name(first), "second": _name(second), "classes": list(classes), "count": count,
-        "generator": generator, "verify": verify, "judge": [_name(one) for one in judge],
-        "persist": [_name(one) for one in persist], "require": list(require), "updates": updates,
+        "first": words(specs[0]), "second": words(specs[1]), "classes": list(classes),
+        "count": count, "generator": generator, "verify": None if real is None else words(real),
+        "judge": [words(one) for one in judge], "persist": [words(one) for one in specs[2:]],
+        "require": list(require), "updates": updates,
         "steps": steps, "guidance": guidance, "changes": list(changes), "score": score,
         "half": half, "seed": seed,
     }  # fmt: skip
@@ -104,8 +113,9 @@ def disagree(
     folder = out or new_folder("disagree", f"{key_part(pair[0].name)}-{key_part(pair[1].name)}")
     run = Run.create(folder, "disagree", asked, resume=resume)
     say = teller(quiet)
+    names = [headline(words(one), net) for one, net in zip(specs[:2], pair, strict=True)]
     run.note(
-        model=f"{asked['first']} against {asked['second']}", generator=model.name, seed=seed,
+        model=" against ".join(names), generator=model.name, seed=seed,
         weights_hash=[weights_hash(net) for net in pair], device=str(model.device),
     )  # fmt: skip
 
@@ -123,12 +133,12 @@ def disagree(
     wanted = _drawable(task, pair, wanted, notes)
     rows = search(task, pair, wanted)
     run.add_numbers(numbers(rows, [net.name for net in judges]))
-    if persist:
+    if specs[2:]:
         again, found = search_again(task, pair[0], nets[2:], wanted, rows, notes)
         run.write_table("persistence", again)
         run.add_numbers(found)
-    if verify is not None:
-        _bring_back(run, verify, pair, wanted, rows, task)
+    if real is not None:
+        _bring_back(run, real, pair, wanted, rows, task)
     return _end(run, rows, notes, pair, require, task)
 
 
@@ -151,13 +161,9 @@ def settings_of(asked: dict[str, Any], base: Settings) -> Settings:
     return changed(base, [*named, *asked["changes"]])
 
 
-def _name(one: str | Classifier) -> str:
-    return one if isinstance(one, str) else one.name
-
-
 def _bring_back(
-    run: Run, spec: str, pair: Pair, wanted: Sequence[Shared], rows: list[dict[str, Any]],
-    task: Task,
+    run: Run, spec: str | ImageSet, pair: Pair, wanted: Sequence[Shared],
+    rows: list[dict[str, Any]], task: Task,
 ) -> None:  # fmt: skip
     """To real photographs: their neighbours, rates, and the verdict."""
     places = {one.name: one.places for one in wanted}

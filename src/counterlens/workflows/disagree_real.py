@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from counterlens.classifier import Classifier
-from counterlens.data import open_set
+from counterlens.data.objects import as_image_set
 from counterlens.explanations.pixel import rows_that_fit, temperature_of
 from counterlens.explanations.targets import class_named
 from counterlens.generators.cutouts import seen
@@ -54,7 +54,7 @@ class Real:
 
 def verify_on(
     run: Run,
-    spec: str,
+    spec: str | ImageSet,
     pair: tuple[Classifier, Classifier],
     places: Mapping[str, tuple[int, int]],
     rows: list[dict[str, Any]],
@@ -62,7 +62,7 @@ def verify_on(
     say: Callable[[str], None],
 ) -> list[Real]:
     """Measure both classifiers on real images and add the nearest ones to each finding's row."""
-    real = open_set(spec)
+    real = as_image_set(spec)
     say(f"{len(real)} real images of {real.name}")
     probs = [
         (predict(net, real, progress=False).logits / temperature_of(net)).softmax(1) for net in pair

@@ -21,7 +21,7 @@ from counterlens.explanations.pixel import STEPS, confidences, rows_that_fit, te
 from counterlens.explanations.targets import targets_of
 from counterlens.explanations.uvce import UVCE
 from counterlens.generators.cutouts import seen
-from counterlens.models import load
+from counterlens.models.objects import as_classifier
 from counterlens.models.weights import weights_hash
 from counterlens.report import render
 from counterlens.runs import Number, Run, key_part, new_folder
@@ -34,7 +34,8 @@ from counterlens.workflows.explain_dvce import explain_dvce
 from counterlens.workflows.explain_edits import explain_colour, explain_frame
 from counterlens.workflows.explain_maps import explain_maps
 from counterlens.workflows.explain_pixel import explain_pixel
-from counterlens.workflows.inputs import Given, Pictures, open_pictures
+from counterlens.workflows.inputs import Pictures, open_pictures
+from counterlens.workflows.objects import headline, model_given, pictures_given, texts, words
 from counterlens.workflows.showing import Explanation, Job
 from counterlens.workflows.telling import teller
 
@@ -50,25 +51,25 @@ GENERATED = ("diffusion", "dvce")
 
 
 def explain(
-    model: str | Classifier,
-    images: Sequence[Given],
+    model: object,
+    images: object = (),
     *,
-    target: Sequence[str] = (),
-    judge: Sequence[str] = (),
+    target: str | int | Sequence[str | int] = (),
+    judge: object = (),
     method: str = "pixel",
-    radius: Sequence[str | float] = (),
+    radius: str | float | Sequence[str | float] = (),
     norm: str = "l2",
     steps: int | None = None,
     generator: str | None = None,
-    caption: Sequence[str] = (),
+    caption: str | Sequence[str] = (),
     captioner: str | None = None,
-    mask: Sequence[str] = (),
+    mask: str | Sequence[str] = (),
     updates: int = UVCE.chain.updates,
     rounds: int | None = None,
     guidance: float = UVCE.chain.guidance,
     reference: bool = False,
     memory: str | None = None,
-    robust: str | None = None,
+    robust: object = None,
     train: str | None = None,
     worst: int | None = None,
     limit: int | None = None,
@@ -83,8 +84,10 @@ def explain(
     """Explain what a model says of some pictures; the result shows itself in a notebook.
 
     Args:
-        model: a spec, a classifier, or the folder of an audit, whose worst mistakes are explained.
-        images: files, arrays, SPEC#ID, SPEC#NUMBER, SPEC#FROM:TO, or a whole SPEC.
+        model: a spec, a Classifier or a torch module (see `as_classifier`), or the folder of an
+            audit, whose worst mistakes are explained.
+        images: one or a list: files, Pillow images, arrays, tensors, (image, label), SPEC#ID,
+            SPEC#NUMBER, SPEC#FROM:TO; or a whole SPEC or data set.
         target: classes by name or number; true, predicted, near (near:head, near:wordnet),
             all, random. Without one: near
             for counterfactuals, predicted for maps, true and predicted for an audit's mistakes.
@@ -107,12 +110,17 @@ def explain(
     """
     usual = {"diffusion": UVCE.chain.steps, "dvce": dvce.PAPER.steps}
     steps = usual.get(method, STEPS) if steps is None else steps
-    radii, checked = _check(method, norm, radius, steps)
+    radii, checked = _check(method, norm, texts(radius), steps)
+    model, wanted = model_given(model, device), pictures_given(images, limit, seed)
+    target, caption, mask = tuple(map(str, texts(target))), texts(caption), texts(mask)
+    robust = robust and model_given(robust, device)
+    helper = words(robust) if robust else None
+    judges = [model_given(one, device) for one in texts(judge)]
     settings: dict[str, Any] = {
-        "model": model if isinstance(model, str) else model.name,
-        "images": [str(one) if isinstance(one, str | Path) else "an array" for one in images],
+        "model": words(model),
+        "images": [words(one) for one in wanted],
         "target": list(target),
-        "judge": list(judge),
+        "judge": [words(one) for one in judges],
         "method": method,
         "radius": list(radii or ()),
         "norm": norm,
@@ -131,7 +139,7 @@ def explain(
             if method == "diffusion"
             else {}
         ),
-        **({"generator": generator, "robust": robust} if method == "dvce" else {}),
+        **({"generator": generator, "robust": helper} if method == "dvce" else {}),
         **({"train": train} if train else {}),
         "worst": worst,
         "limit": limit,
@@ -140,13 +148,13 @@ def explain(
     audit = None
     if isinstance(model, str) and (Path(model) / "run.json").is_file():
         audit = Audit.open(Path(model), train, trust=trust_remote_code)
-        model, images = audit.model, audit.worst(WORST if worst is None else worst)
+        model, wanted = audit.model, audit.worst(WORST if worst is None else worst)
         target = target or ("true", "predicted")
     elif worst is not None or train is not None:
         raise InputError("--worst and --train need the folder of an audit in place of the model.")
     helpers = [robust] if robust and method == "dvce" else []
-    nets = load_all([model, *judge, *helpers], device=device, trust_remote_code=trust_remote_code)
-    classifier, opened = nets[0], nets[: 1 + len(judge)]
+    nets = load_all([model, *judges, *helpers], device=device, trust_remote_code=trust_remote_code)
+    classifier, opened = nets[0], nets[: 1 + len(judges)]
     if audit:
         audit.check_data(classifier)
     if audit and radii is None:
@@ -158,7 +166,7 @@ def explain(
             updates=updates, rounds=rounds, guidance=guidance, reference=reference, memory=memory,
         )  # fmt: skip
     fit = Preprocess((editing.model.side, editing.model.side)) if editing else None
-    pictures = open_pictures(images, classifier, limit=limit, seed=seed, preprocess=fit)
+    pictures = open_pictures(wanted, classifier, limit=limit, seed=seed, preprocess=fit)
     probs = ask(classifier, pictures)
     target = target or (("near",) if method in ("pixel", *GENERATED) else ("predicted",))
     targets = targets_of(
@@ -173,7 +181,7 @@ def explain(
     folder = out or (audit.folder() if audit else new_folder("explain", new))
     run = Run.create(folder, "explain", settings, resume=resume)
     run.note(
-        model=settings["model"],
+        model=headline(settings["model"], classifier),
         data=_short(pictures.ids),
         weights_hash=weights_hash(classifier),
         temperature=temperature_of(classifier),
@@ -200,15 +208,10 @@ def explain(
 
 
 def load_all(
-    specs: Sequence[str | Classifier], *, device: str = "auto", trust_remote_code: bool = False
+    specs: Sequence[object], *, device: str = "auto", trust_remote_code: bool = False
 ) -> list[Classifier]:
-    """The classifiers of some specs; those already loaded are passed on."""
-    return [
-        load(one, device=device, trust_remote_code=trust_remote_code)
-        if isinstance(one, str)
-        else one
-        for one in specs
-    ]
+    """The classifiers of some specs and objects."""
+    return [as_classifier(one, device=device, trust_remote_code=trust_remote_code) for one in specs]
 
 
 def ask(classifier: Classifier, pictures: Pictures) -> Probs:

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import UInt8
 
 from counterlens import images
-from counterlens.classifier import Classifier
+from counterlens.classifier import Classifier, numbered
 from counterlens.data import open_set, scheme_of, subset
 from counterlens.errors import InputError
 from counterlens.explanations.targets import class_named
@@ -20,7 +20,7 @@ from counterlens.types import Images, Preprocess
 WHOLE = 16
 """How many pictures of a set without a place (SPEC alone) are taken unless a limit says more."""
 
-Given = str | Path | UInt8[np.ndarray, "h w 3"]
+Given = str | Path | UInt8[np.ndarray, "h w 3"] | ImageSet
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def open_pictures(
     """Read and prepare pictures for a classifier.
 
     Args:
-        given: files, arrays, SPEC#ID, SPEC#NUMBER, SPEC#FROM:TO, or a whole SPEC.
+        given: files, arrays, sets of images, SPEC#ID, SPEC#NUMBER, SPEC#FROM:TO, or a whole SPEC.
         limit: how many pictures of a whole SPEC, drawn by `seed`; 16 unless told.
         preprocess: None: the classifier's; a generator wants its own size.
     """
@@ -79,12 +79,13 @@ def open_pictures(
             ids.append(f"picture {number + 1}")
             pixels.append(one)
             labels.append(-1)
-        elif Path(one).is_file() and Path(one).suffix.lower() not in (".csv", ".tsv", ".jsonl"):
+        elif not isinstance(one, ImageSet) and _is_file(one):
             ids.append(Path(one).name)
             pixels.append(images.read(one))
             labels.append(-1)
         else:
-            found = _chosen(str(one), classifier, limit, seed)
+            held = one if isinstance(one, ImageSet) else None
+            found = held or _chosen(str(one), classifier, limit, seed)
             ids += found.ids
             pixels += [found.read(i) for i in range(len(found))]
             labels += _labels(found, classifier)
@@ -124,6 +125,11 @@ def _chosen(text: str, classifier: Classifier, limit: int | None, seed: int) -> 
     return subset(whole, range(start, stop))
 
 
+def _is_file(given: str | Path) -> bool:
+    path = Path(given)
+    return path.is_file() and path.suffix.lower() not in (".csv", ".tsv", ".jsonl")
+
+
 def _is_place(text: str) -> bool:
     return re.fullmatch(r"\d+(:\d+)?", text) is not None
 
@@ -131,5 +137,8 @@ def _is_place(text: str) -> bool:
 def _labels(found: ImageSet, classifier: Classifier) -> list[int]:
     """Labels in the classifier's numbering; a class it does not know is unknown."""
     known = {int(k) for k in found.labels if k >= 0}
-    places = {k: class_named(classifier.classes, found.classes[k]) for k in known}
+    if found.classes == numbered(len(found.classes)):  # nobody named them: the model's numbers
+        places = {k: k for k in known if k < len(classifier.classes)}
+    else:
+        places = {k: class_named(classifier.classes, found.classes[k]) for k in known}
     return [places.get(int(k), -1) for k in found.labels]

@@ -1,6 +1,6 @@
 """Other models that are attacked in place of the audited one."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -9,7 +9,6 @@ from counterlens.classifier import Classifier
 from counterlens.errors import InputError
 from counterlens.images import ImageSet
 from counterlens.label_spaces import match_classes
-from counterlens.models import load
 from counterlens.search.engine import differentiable
 from counterlens.types import Images, Logits
 from counterlens.workflows import families
@@ -36,7 +35,11 @@ class Surrogate(nn.Module):
 
 
 def surrogates(
-    settings: Settings, classifier: Classifier, images: ImageSet, protocol: Protocol
+    settings: Settings,
+    classifier: Classifier,
+    images: ImageSet,
+    protocol: Protocol,
+    load: Callable[[str], Classifier],
 ) -> tuple[list[Surrogate], list[dict[str, str]]]:
     """The models to attack in place of this one, and a row on each: used, or why not.
 
@@ -45,14 +48,9 @@ def surrogates(
     """
     found, rows = [], []
     for spec in (*settings.surrogate, *settings.peers):
-        name, source = families.named(spec)
+        name = families.named(spec)[0]
         try:
-            other = load(
-                source,
-                device=str(classifier.mean.device),
-                trust_remote_code=settings.trust_remote_code,
-            )
-            fitted = _fitted(other, name, classifier, images, protocol)
+            fitted = _fitted(load(spec), name, classifier, images, protocol)
         except InputError as error:
             if spec in settings.surrogate:
                 raise
