@@ -1,6 +1,6 @@
 """Accuracy and calibration of a shipped classifier, in Python.
 
-Run: python examples/numbers.py
+Run: python examples/accuracy.py
 """
 
 import counterlens
