@@ -119,22 +119,27 @@ def open_noise(
     seed: int,
     size: tuple[int, int],
     channels: int,
+    base: ImageSet | None = None,
 ) -> ImageSet:
-    """`KIND`, or `smooth@SPEC` made from the images of another set, at most 1000 of them."""
+    """`KIND`, or `smooth@SPEC` made from the images of another set, at most 1000 of them.
+
+    Args:
+        base: with `smooth`: that set itself, in place of a spec.
+    """
     kind, at, spec = text.partition("@")
     if kind not in (*PLAIN, SMOOTH) or (at and (kind != SMOOTH or not spec)):
         known = ", ".join(f"noise:{k}" for k in (*PLAIN, f"{SMOOTH}@SPEC"))
         raise InputError(f"noise:{text} is not known, expected one of {known}.")
-    if kind == SMOOTH and not spec:
+    if kind == SMOOTH and not spec and base is None:
         raise InputError(
             "noise:smooth is made from images: expected noise:smooth@SPEC, "
             "e.g. noise:smooth@sample:cifar10 (--ood of an audit takes the audited ones)."
         )
-    base = None
     if spec:
         from counterlens.data.opening import open_set  # which opens noise in its turn
 
         base = open_set(spec)
+    if base is not None:
         base = subset(base, sample_rows(len(base), count or COUNT, seed))
     total = len(base) if base else count or COUNT
     facts = f"noise 1 {kind} {size} {channels} {seed} {total} {base.fingerprint if base else ''}"

@@ -13,7 +13,9 @@ from typing import Any
 
 from counterlens.classifier import Classifier
 from counterlens.data import open_set
+from counterlens.data.noise import open_noise
 from counterlens.data.objects import as_image_set
+from counterlens.data.opening import split
 from counterlens.data.pixels import as_array
 from counterlens.errors import InputError
 from counterlens.images import ImageSet, is_pillow
@@ -90,6 +92,13 @@ class Objects:
         """The set that a spec names or stands for."""
         if spec in self.sets:
             return self.sets[spec]
+        name, scheme, rest = split(spec)
+        kind, _, base = rest.partition("@")
+        if scheme == "noise" and base in self.sets:
+            return open_noise(
+                kind, name=name, count=self.limit, seed=self.seed, size=size, channels=channels,
+                base=self.sets[base],
+            )  # fmt: skip
         return open_set(spec, limit=self.limit, seed=self.seed, size=size, channels=channels)
 
 
