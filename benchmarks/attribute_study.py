@@ -34,19 +34,27 @@ import torch
 from torch import Tensor
 
 from counterlens.classifier import Classifier
-from counterlens.data import captions, open_set
+from counterlens.data import open_set
+from counterlens.data.made import captions
+from counterlens.explanations.counterfactuals.pixel import confidences
+from counterlens.explanations.counterfactuals.rounds import eight_bits
+from counterlens.explanations.counterfactuals.targets import class_named
+from counterlens.explanations.counterfactuals.uvce import (
+    UVCE,
+    EditSettings,
+    Prepared,
+    class_term,
+    prepare,
+    uvce,
+)
 from counterlens.explanations.figure import Panel, grid
-from counterlens.explanations.further import eight_bits
-from counterlens.explanations.pixel import confidences
-from counterlens.explanations.targets import class_named
-from counterlens.explanations.uvce import UVCE, EditSettings, Prepared, class_term, prepare, uvce
-from counterlens.generators import latent
-from counterlens.generators.latent import LatentDiffusion
+from counterlens.generators.diffusion import model as latent
+from counterlens.generators.diffusion.model import LatentDiffusion
 from counterlens.metrics.closeness import masked_l2
-from counterlens.metrics.intervals import mean_interval, wilson
+from counterlens.metrics.intervals.closed_form import mean_interval, wilson
 from counterlens.models import load
 from counterlens.search import frozen
-from counterlens.workflows.explain_diffusion import plan
+from counterlens.workflows.explain.diffusion import plan
 
 ASKED = ("automobile:red:blue", "automobile:blue:red", "truck:red:white", "bird:brown:red")
 JUDGE = "zoo:cifar10-plain-small"

@@ -54,7 +54,7 @@ from counterlens.images import decode
 from counterlens.models import load
 from counterlens.runs import write_json
 from counterlens.search import Settings, robust
-from counterlens.search.protocols import stages_of
+from counterlens.search.ensemble.protocols import stages_of
 from counterlens.search.square import Square
 from race import machine
 

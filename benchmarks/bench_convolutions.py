@@ -30,8 +30,8 @@ import torch
 from torch import nn
 
 from counterlens.classifier import pick_device
-from counterlens.models import nets
-from counterlens.workflows import recipes
+from counterlens.models.nets import resnets as nets
+from counterlens.workflows.train import recipes
 
 Shape = tuple[int, int, int, int, int]
 """Channels in and out, side of the input, stride, side of the kernel."""

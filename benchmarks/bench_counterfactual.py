@@ -18,7 +18,7 @@ import torch
 
 from counterlens.classifier import Classifier
 from counterlens.data import open_set
-from counterlens.explanations.pixel import counterfactuals, default_radii
+from counterlens.explanations.counterfactuals.pixel import counterfactuals, default_radii
 from counterlens.images import prepare
 from counterlens.models import load
 from counterlens.objectives import log_confidence

@@ -45,9 +45,9 @@ import torch
 
 from counterlens import zoo
 from counterlens.ball import row_seeds
-from counterlens.generators.ascent import COUNTERFACTUAL, Settings, begin
-from counterlens.generators.ddim import ddim
-from counterlens.generators.latent import load
+from counterlens.generators.diffusion.ddim import ddim
+from counterlens.generators.diffusion.model import load
+from counterlens.generators.diffusion.optimise import COUNTERFACTUAL, Settings, begin
 from diffusion_arms import ALL, Arm, Bench, cosine
 
 

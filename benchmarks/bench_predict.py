@@ -19,10 +19,10 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 from counterlens.classifier import Classifier
-from counterlens.data.folders import open_folder
 from counterlens.data.sets import ReadArray
+from counterlens.data.sources.folders import open_folder
 from counterlens.images import ImageSet
-from counterlens.predict import predict
+from counterlens.predictions import predict
 from counterlens.types import Preprocess
 from race import machine, race, ratio
 

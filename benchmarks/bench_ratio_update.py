@@ -43,10 +43,10 @@ import torch
 
 from counterlens.classifier import Classifier, pick_device
 from counterlens.fit import Player, fit
-from counterlens.models import nets
+from counterlens.models.nets import resnets as nets
 from counterlens.types import Preprocess
-from counterlens.workflows import recipes
-from counterlens.workflows.plans import Work, attack, bind, make_plan, matrix_rate
+from counterlens.workflows.train import recipes
+from counterlens.workflows.train.plan import Work, attack, bind, make_plan, matrix_rate
 
 UPDATES = 60
 
@@ -113,7 +113,7 @@ def main() -> None:
 
     show("as it is")
     show("two searches", f"far.momentum={0.9 + 1e-9}")
-    with mock.patch("counterlens.fit.twin.fold", lambda net, merge: net):
+    with mock.patch("counterlens.fit.folded.fold", lambda net, merge: net):
         show("norms unfolded")
 
 

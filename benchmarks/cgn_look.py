@@ -13,12 +13,12 @@ import argparse
 import json
 
 from counterlens.classifier import pick_device
-from counterlens.data.digit_factors import open_digits
-from counterlens.data.mnist_variants import variant
-from counterlens.generators import cgn
-from counterlens.generators.cgn import CGN
+from counterlens.data.made.digit_factors import open_digits
+from counterlens.data.made.mnist_variants import variant
+from counterlens.generators.cgn import model as cgn
+from counterlens.generators.cgn.model import CGN
 from counterlens.losses.cgn import level_of
-from counterlens.workflows.cgn_masks import examine, reads, train_reader
+from counterlens.workflows.cgn.masks import examine, reads, train_reader
 
 DRAWS = 3
 

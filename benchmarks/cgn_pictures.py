@@ -20,12 +20,12 @@ import numpy as np
 import torch
 from PIL import Image
 
-from counterlens.data.digit_factors import open_digits
-from counterlens.data.mnist_variants import variant
+from counterlens.data.made.digit_factors import open_digits
+from counterlens.data.made.mnist_variants import variant
 from counterlens.explanations.figure import canvas
-from counterlens.generators import cgn
+from counterlens.generators.cgn import model as cgn
 from counterlens.images import tile, write_png
-from counterlens.workflows.cgn_data import make_shard
+from counterlens.workflows.cgn.generate import make_shard
 
 HOW = {
     "plain-coloured": "no edge loss",

@@ -20,12 +20,12 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from counterlens.classifier import pick_device
 from counterlens.fit import Plan, Player, fit
-from counterlens.generators.stacked import arrange
-from counterlens.models import vgg
-from counterlens.models.digit_net import DigitNet
-from counterlens.workflows import cgn_players as players
-from counterlens.workflows.cgn_settings import defaults
-from counterlens.workflows.digit_stack import Shuffled, nll_terms
+from counterlens.generators.cgn.stacked import arrange
+from counterlens.models.nets import vgg
+from counterlens.models.nets.digit_net import DigitNet
+from counterlens.workflows.cgn import networks as players
+from counterlens.workflows.cgn.settings import defaults
+from counterlens.workflows.cgn.stack import Shuffled, nll_terms
 
 STEPS, WARM = 200, 100
 PICTURES = 4096

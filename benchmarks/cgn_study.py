@@ -94,7 +94,7 @@ def train(given: argparse.Namespace) -> dict[Path, list[str]]:
 
 def plain(given: argparse.Namespace) -> dict[Path, list[str]]:
     """Coloured, one try a seed: without the edge loss, and with it as the study has it."""
-    from counterlens.workflows.cgn_settings import PAPERS
+    from counterlens.workflows.cgn.settings import PAPERS
 
     jobs = {}
     for name in given.arms.split(","):

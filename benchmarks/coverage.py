@@ -35,7 +35,7 @@ from counterlens.metrics.calibration import count_bins, ece_of, rms_of, width_bi
 from counterlens.metrics.ood import aupr, auroc, fpr95
 from counterlens.metrics.temperature import by_ece, by_nll
 from counterlens.runs import Kept, Number
-from counterlens.workflows.pairs import paired_rows
+from counterlens.workflows.compare.pairs import paired_rows
 
 K = 10
 MANY = 400_000

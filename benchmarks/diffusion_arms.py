@@ -16,11 +16,11 @@ import torch
 from torchvision.models import efficientnet_b0
 
 from counterlens.ball import row_seeds
-from counterlens.generators.ascent import COUNTERFACTUAL, Inputs, Term, ascend
-from counterlens.generators.ddim import ddim, guided_noise
-from counterlens.generators.memory import CONTEXT, parse_memory, room, steps_to_keep
-from counterlens.generators.recompute import Kept
-from counterlens.generators.recorded import recorded
+from counterlens.generators.diffusion.cuda_graph import recorded
+from counterlens.generators.diffusion.ddim import ddim, guided_noise
+from counterlens.generators.diffusion.memory import CONTEXT, parse_memory, room, steps_to_keep
+from counterlens.generators.diffusion.optimise import COUNTERFACTUAL, Inputs, Term, ascend
+from counterlens.generators.diffusion.recompute import Kept
 from diffusion_networks import build
 
 

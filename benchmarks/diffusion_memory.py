@@ -26,11 +26,17 @@ from typing import Any
 import torch
 
 from counterlens.ball import row_seeds
-from counterlens.generators.ascent import Inputs, Settings, Term, ascend
-from counterlens.generators.latent import LatentDiffusion
-from counterlens.generators.memory import CONTEXT, at_most, measure, parse_memory, steps_to_keep
-from counterlens.generators.meter import Live
-from counterlens.generators.recompute import Kept
+from counterlens.generators.diffusion.memory import (
+    CONTEXT,
+    at_most,
+    measure,
+    parse_memory,
+    steps_to_keep,
+)
+from counterlens.generators.diffusion.meter import Live
+from counterlens.generators.diffusion.model import LatentDiffusion
+from counterlens.generators.diffusion.optimise import Inputs, Settings, Term, ascend
+from counterlens.generators.diffusion.recompute import Kept
 from diffusion_arms import Arm, Bench
 
 

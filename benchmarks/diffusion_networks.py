@@ -2,9 +2,9 @@
 
 import torch
 
-from counterlens.generators.latent import LatentDiffusion
-from counterlens.generators.libraries import libraries
-from counterlens.generators.schedule import stable_diffusion
+from counterlens.generators.diffusion.libraries import libraries
+from counterlens.generators.diffusion.model import LatentDiffusion
+from counterlens.generators.diffusion.schedule import stable_diffusion
 
 UNET = {
     "sample_size": 64, "in_channels": 4, "out_channels": 4, "layers_per_block": 2,

@@ -33,15 +33,15 @@ from typing import Any
 import torch
 
 from counterlens import images
-from counterlens.generators.ascent import DISAGREEMENT
+from counterlens.generators.diffusion.optimise import DISAGREEMENT
 from counterlens.models import load
 from counterlens.models.parts import head
 from counterlens.runs import Number, Run, read_json, write_json
-from counterlens.workflows.disagree import disagree, shared_classes
-from counterlens.workflows.disagree_numbers import numbers
-from counterlens.workflows.disagree_search import Task, search
-from counterlens.workflows.generating import changed, open_generator
-from counterlens.workflows.neurons import neurons
+from counterlens.workflows._shared.generate import changed, open_generator
+from counterlens.workflows.disagree.numbers import numbers
+from counterlens.workflows.disagree.run import disagree, shared_classes
+from counterlens.workflows.disagree.search import Task, search
+from counterlens.workflows.neurons.run import neurons
 
 SWEEP = (  # noise of 0.05 alone fools a plain classifier at 32 pixels: try less
     "paper:",

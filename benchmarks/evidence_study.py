@@ -49,10 +49,15 @@ from torch import Tensor
 
 from counterlens.classifier import Classifier, pick_device
 from counterlens.data import open_set
-from counterlens.explanations.pixel import confidences, counterfactuals, size_of, temperature_of
-from counterlens.explanations.targets import seeded
+from counterlens.explanations.counterfactuals.pixel import (
+    confidences,
+    counterfactuals,
+    size_of,
+    temperature_of,
+)
+from counterlens.explanations.counterfactuals.targets import seeded
 from counterlens.images import read, write_png
-from counterlens.metrics.intervals import wilson
+from counterlens.metrics.intervals.closed_form import wilson
 from counterlens.models import load
 from counterlens.models.weights import weights_hash
 from counterlens.runs import key_part, write_json

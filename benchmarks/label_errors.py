@@ -16,9 +16,9 @@ from pathlib import Path
 
 import numpy as np
 
-from counterlens.metrics.intervals import wilson
+from counterlens.metrics.intervals.closed_form import wilson
 from counterlens.runs import write_json
-from counterlens.workflows.triage import triage
+from counterlens.workflows.curate.triage import triage
 
 RESULTS = Path(__file__).parent / "results" / "label_errors.json"
 MODELS = ("zoo:cifar10-plain-small", "zoo:cifar10-ratio-small")

@@ -18,8 +18,8 @@ import time
 from pathlib import Path
 
 from counterlens.runs import write_json
-from counterlens.workflows.curate import adversarial, ood
-from counterlens.workflows.freeze import freeze
+from counterlens.workflows.curate.freeze import freeze
+from counterlens.workflows.curate.run import adversarial, ood
 
 RESULTS = Path(__file__).parent / "results"
 FILTER = "timm:tf_efficientnet_lite0@efficientnet-lite0-57934424.pth"

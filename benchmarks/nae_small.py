@@ -16,8 +16,8 @@ Run, with FOLDER the place of the packed sets and MODELS that of the trained net
     .venv/bin/python benchmarks/nae_small.py ood FOLDER MODELS OUT
 Training, the same for every recipe nae-NAME (the three of nae-tiny86* take tiny86_in.npz, the
 twin of the filter --seed 1):
-    python -m counterlens.workflows.train nae-resnet18 --data pack:FOLDER/cifar10_train_part0.npz \
-        --out MODELS/nae-resnet18
+    python -m counterlens.workflows.train.run nae-resnet18 --out MODELS/nae-resnet18 \
+        --data pack:FOLDER/cifar10_train_part0.npz
 Networks that are not there are left out and named. Runs on a GPU where there is one, and needs
 neither timm nor pyarrow.
 """
@@ -36,9 +36,9 @@ from counterlens.images import prepared
 from counterlens.runs import Number, Run, atomic, read_json, write_json
 from counterlens.screen.lowlevel import auroc, features
 from counterlens.types import Preprocess
-from counterlens.workflows.audit import audit
-from counterlens.workflows.curate import adversarial, ood
-from counterlens.workflows.freeze import freeze
+from counterlens.workflows.audit.run import audit
+from counterlens.workflows.curate.freeze import freeze
+from counterlens.workflows.curate.run import adversarial, ood
 
 RESULTS = Path(__file__).parent / "results"
 PARTS = ("tinyimagenet32_out_train_part0.npz", "tinyimagenet32_out_train_part1.npz")

@@ -35,19 +35,19 @@ import torch
 from torch import Tensor
 
 from counterlens.classifier import Classifier, pick_device
-from counterlens.data import captions
+from counterlens.data.made import captions
 from counterlens.explanations.cam import feature_heat, overlay
-from counterlens.explanations.directions import Direction
-from counterlens.explanations.feature_attack import feature_attack
-from counterlens.explanations.uvce import EditSettings, Prepared, prepare, uvce
-from counterlens.generators import latent
+from counterlens.explanations.counterfactuals.uvce import EditSettings, Prepared, prepare, uvce
+from counterlens.explanations.features.directions import Direction
+from counterlens.explanations.features.feature_attack import feature_attack
+from counterlens.generators.diffusion import model as latent
 from counterlens.images import tile, write_png
 from counterlens.models.parts import cam_layer
-from counterlens.workflows.generating import changed as with_changes
-from counterlens.workflows.neurons_data import Known
-from counterlens.workflows.neurons_edits import AT_32, EDIT, direction_term
-from counterlens.workflows.neurons_scan import activations
-from counterlens.workflows.neurons_spurious import FINE
+from counterlens.workflows._shared.generate import changed as with_changes
+from counterlens.workflows.neurons.data import Known
+from counterlens.workflows.neurons.edits import AT_32, EDIT, direction_term
+from counterlens.workflows.neurons.scan import activations
+from counterlens.workflows.neurons.spurious import FINE
 from planted_networks import (
     CLASS,
     COLOUR,

@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy
 
 from counterlens.classifier import Classifier
 from counterlens.data import open_set
-from counterlens.metrics.intervals import mean_interval, wilson
+from counterlens.metrics.intervals.closed_form import mean_interval, wilson
 from counterlens.models import load
 
 BASE, FRESH = "zoo:cifar10-plain-small", ("layer3", "layer4", "linear")

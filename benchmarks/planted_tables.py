@@ -7,16 +7,16 @@ from torch import Tensor
 
 from counterlens.classifier import Classifier
 from counterlens.data.sets import array_set
-from counterlens.explanations.directions import Direction, driven, logits_of
-from counterlens.explanations.npca import neural_pca
-from counterlens.generators import latent
+from counterlens.explanations.features.directions import Direction, driven, logits_of
+from counterlens.explanations.features.npca import neural_pca
+from counterlens.generators.diffusion import model as latent
 from counterlens.models.parts import head
-from counterlens.workflows.neurons_data import Known
-from counterlens.workflows.neurons_npca import components
-from counterlens.workflows.neurons_scan import activations
-from counterlens.workflows.neurons_spurious import Asked, ask, features_of_classes, judge
-from counterlens.workflows.neurons_study import marking
-from counterlens.workflows.object_masks import LEAST, MOST, Masks
+from counterlens.workflows.neurons.data import Known
+from counterlens.workflows.neurons.npca import components
+from counterlens.workflows.neurons.object_masks import LEAST, MOST, Masks
+from counterlens.workflows.neurons.scan import activations
+from counterlens.workflows.neurons.spurious import Asked, ask, features_of_classes, judge
+from counterlens.workflows.neurons.study import marking
 from planted_networks import CLASS, RADIUS, SIZE, patched, share
 
 

@@ -35,18 +35,19 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, interpolate
 
 from counterlens.ball import mix
-from counterlens.data import captions, open_set
+from counterlens.data import open_set
+from counterlens.data.made import captions
 from counterlens.errors import InputError
-from counterlens.generators.ascent import draw
+from counterlens.generators.diffusion.optimise import draw
 from counterlens.images import tile, write_png
-from counterlens.metrics.intervals import wilson
+from counterlens.metrics.intervals.closed_form import wilson
 from counterlens.models import load
 from counterlens.models.parts import features
 from counterlens.runs import atomic, read_json, write_json
 from counterlens.types import Images, Labels, Preprocess
-from counterlens.workflows.diffusion_quality import GUIDANCE, STEPS
-from counterlens.workflows.generating import open_generator
-from counterlens.workflows.pixels import decoded
+from counterlens.workflows._shared.generate import open_generator
+from counterlens.workflows.train.datasets import decoded
+from counterlens.workflows.train.diffusion_quality import GUIDANCE, STEPS
 
 Bytes = UInt8[Tensor, "n 3 h w"]
 LogProbs = Float[Tensor, "n k"]

@@ -28,7 +28,7 @@ from pathlib import Path
 import torch
 
 from counterlens.runs import Run
-from counterlens.workflows.evaluate import ARMS, draw, evaluate
+from counterlens.workflows.quality.run import ARMS, draw, evaluate
 
 GUIDE, ROBUST = "zoo:cifar10-plain-small", "zoo:cifar10-ratio-0.25"
 JUDGES = ("zoo:cifar10-at-0.5", "zoo:cifar10-ratio-small")

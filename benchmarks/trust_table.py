@@ -24,7 +24,7 @@ from counterlens.data import open_set
 from counterlens.models import load
 from counterlens.runs import atomic
 from counterlens.search import Settings, robust, worst_confidence
-from counterlens.workflows.robustness import parse_attack, pixels
+from counterlens.workflows.audit.robustness import parse_attack, pixels
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from masked_models import MASKED

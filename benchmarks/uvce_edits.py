@@ -8,16 +8,16 @@ from typing import Any
 import torch
 
 from counterlens.classifier import Classifier
+from counterlens.explanations.counterfactuals.pixel import counterfactuals, temperature_of
+from counterlens.explanations.counterfactuals.uvce import Edit, EditSettings, class_term, uvce
 from counterlens.explanations.figure import Panel, grid
-from counterlens.explanations.pixel import counterfactuals, temperature_of
-from counterlens.explanations.uvce import Edit, EditSettings, class_term, uvce
-from counterlens.generators.memory import less, told
-from counterlens.generators.recompute import Kept
-from counterlens.generators.words import replaced
+from counterlens.generators.diffusion.memory import less, told
+from counterlens.generators.diffusion.recompute import Kept
+from counterlens.generators.diffusion.words import replaced
 from counterlens.metrics.closeness import masked_l2
 from counterlens.runs import key_part
 from counterlens.search import frozen
-from counterlens.workflows.explain_diffusion import plan
+from counterlens.workflows.explain.diffusion import plan
 from uvce_shared import Study, decibels, eight_bits, mean, paired, share
 
 SURE, RADIUS, SHEET = 0.8, 1.5, 20

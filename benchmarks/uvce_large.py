@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import torch
 
-from counterlens.explanations.uvce import UVCE, class_term, prepare, uvce
-from counterlens.generators.latent import LatentDiffusion
-from counterlens.generators.libraries import libraries
-from counterlens.generators.small import make_tokenizer
+from counterlens.explanations.counterfactuals.uvce import UVCE, class_term, prepare, uvce
+from counterlens.generators.diffusion.libraries import libraries
+from counterlens.generators.diffusion.model import LatentDiffusion
+from counterlens.generators.diffusion.tiny import make_tokenizer
 from counterlens.search import frozen
 from diffusion_networks import build
 from uvce_shared import Study

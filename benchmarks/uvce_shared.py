@@ -12,15 +12,16 @@ import numpy as np
 import torch
 
 from counterlens.classifier import Classifier
-from counterlens.data import captions, open_set
-from counterlens.explanations.pixel import confidences
-from counterlens.explanations.targets import class_named
-from counterlens.explanations.uvce import UVCE, EditSettings, Prepared, prepare
-from counterlens.generators import latent
-from counterlens.generators.memory import free_memory
-from counterlens.metrics.intervals import mean_interval, newcombe_paired, wilson
+from counterlens.data import open_set
+from counterlens.data.made import captions
+from counterlens.explanations.counterfactuals.pixel import confidences
+from counterlens.explanations.counterfactuals.targets import class_named
+from counterlens.explanations.counterfactuals.uvce import UVCE, EditSettings, Prepared, prepare
+from counterlens.generators.diffusion import model as latent
+from counterlens.generators.diffusion.memory import free_memory
+from counterlens.metrics.intervals.closed_form import mean_interval, newcombe_paired, wilson
 from counterlens.models import load
-from counterlens.workflows.generating import changed
+from counterlens.workflows._shared.generate import changed
 
 
 class Study:

@@ -33,9 +33,9 @@ from typing import Any
 import torch
 
 from counterlens.classifier import Classifier
-from counterlens.explanations.targets import seeded
-from counterlens.explanations.uvce import ERROR, UVCE
-from counterlens.generators.inversion import invert
+from counterlens.explanations.counterfactuals.targets import seeded
+from counterlens.explanations.counterfactuals.uvce import ERROR, UVCE
+from counterlens.generators.diffusion.null_text import invert
 from uvce_edits import edited, measured, pixels, sheet
 from uvce_large import large
 from uvce_shared import Study, decibels, mean, share, varied

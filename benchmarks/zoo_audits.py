@@ -16,10 +16,10 @@ from counterlens import metrics
 from counterlens.data import name_of
 from counterlens.errors import InputError
 from counterlens.runs import Kept, Run, kept_logits, key_part
-from counterlens.workflows import recipes
-from counterlens.workflows.cards import with_audit
-from counterlens.workflows.families import named
-from counterlens.workflows.robustness import parse_attack
+from counterlens.workflows.audit.robustness import parse_attack
+from counterlens.workflows.compare.families import named
+from counterlens.workflows.reproduce.cards import with_audit
+from counterlens.workflows.train import recipes
 
 STANDARD, OOD_ATTACK = "standard", "l2:1.0"
 KNOWN = "the known images"

@@ -26,8 +26,8 @@ from counterlens.models.weights import weights_hash
 from counterlens.runs import atomic, key_part
 from counterlens.search import Settings as Search
 from counterlens.search import worst_confidence
-from counterlens.workflows import robustness
-from counterlens.workflows.settings import Settings
+from counterlens.workflows.audit import robustness
+from counterlens.workflows.audit.settings import Settings
 
 AUDIT_SEED = 0
 RADIUS = "l2:1.0"

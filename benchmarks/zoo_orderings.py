@@ -59,13 +59,13 @@ from scipy.special import expit, ndtri
 
 import zoo_points
 from counterlens.errors import CounterlensError, InputError
-from counterlens.metrics.intervals import Z, delong_parts, holding, newcombe_paired
+from counterlens.metrics.intervals.closed_form import Z, delong_parts, holding, newcombe_paired
 from counterlens.metrics.numbers import pair_counts
 from counterlens.runs import Number, key_part, write_json
 from counterlens.runs.keys import worst_verdict
-from counterlens.workflows.cards import UNSEEN
-from counterlens.workflows.table1 import NO_PLAIN, failures, plain_beside
-from counterlens.workflows.table1_pairs import (
+from counterlens.workflows.reproduce.cards import UNSEEN
+from counterlens.workflows.reproduce.table1 import NO_PLAIN, failures, plain_beside
+from counterlens.workflows.reproduce.table1_pairs import (
     ABSENT,
     COLUMNS,
     OPEN,
@@ -74,7 +74,7 @@ from counterlens.workflows.table1_pairs import (
     TIE,
     counts,
 )
-from counterlens.workflows.table1_paper import printed
+from counterlens.workflows.reproduce.table1_paper import printed
 from zoo_audits import STANDARD, Points, Rows, add_doubled, gathered, opened, same_images
 
 TABLE_1 = ("plain", "oe", "acet", "at-0.5", "at-0.25", "ratio-0.5", "ratio-0.25")

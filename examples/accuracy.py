@@ -4,7 +4,7 @@ Run: python examples/accuracy.py
 """
 
 import counterlens
-from counterlens.predict import predict
+from counterlens.predictions import predict
 
 classifier = counterlens.load("zoo:cifar10-plain-small")
 images = counterlens.open_set("sample:cifar10", limit=100)

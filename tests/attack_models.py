@@ -6,9 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from counterlens.search.apgd import Apgd
-from counterlens.search.drive import Stage
+from counterlens.search.ensemble.driver import Stage
+from counterlens.search.ensemble.protocols import stages_of
 from counterlens.search.fab import Fab
-from counterlens.search.protocols import stages_of
 from counterlens.search.square import Square
 
 
@@ -104,7 +104,7 @@ class BrokenGradient(Wrapped):
 class Shattered(Wrapped):
     """A fast ripple on the pixels: gradients that are right only over tiny distances.
 
-    Kept out while the signs of `counterlens.search.trust` were tuned, and not tuned to since.
+    Kept out while the signs of `search.ensemble.trust` were tuned, and not tuned to since.
     """
 
     def forward(self, x: Tensor) -> Tensor:

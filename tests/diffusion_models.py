@@ -1,7 +1,7 @@
 """A tiny latent diffusion model with random weights: machinery is tested on it, nothing else."""
 
-from counterlens.generators.latent import LatentDiffusion
-from counterlens.generators.small import Shape, build
+from counterlens.generators.diffusion.model import LatentDiffusion
+from counterlens.generators.diffusion.tiny import Shape, build
 
 CAPTIONS = (
     "a photograph of a cat",

@@ -19,7 +19,7 @@ import torch
 
 from counterlens import zoo
 from counterlens.errors import CounterlensError, InputError
-from counterlens.models import checkpoint
+from counterlens.models.sources import checkpoint
 
 SAME = ("architecture", "classes", "mean", "std", "preprocess")
 KEPT = ("name", "recipe", "data", "training", "start", "weights_sha256")

@@ -28,11 +28,11 @@ from typing import Any
 
 from counterlens import zoo
 from counterlens.errors import CounterlensError
-from counterlens.models.checkpoint import read_card
+from counterlens.models.sources.checkpoint import read_card
 from counterlens.runs import Run, write_json
-from counterlens.workflows.audit import audit
-from counterlens.workflows.cards import check_weights, with_audit
-from counterlens.workflows.table1 import PROTOCOL
+from counterlens.workflows.audit.run import audit
+from counterlens.workflows.reproduce.cards import check_weights, with_audit
+from counterlens.workflows.reproduce.table1 import PROTOCOL
 
 UNSEEN = ("caltech256", "flowers102", "intel_scenes", "streetview_chars")
 SEEN = "tinyimagenet_val"

@@ -16,9 +16,9 @@ from pathlib import Path
 
 from counterlens import zoo
 from counterlens.errors import CounterlensError
-from counterlens.models.checkpoint import read_card
+from counterlens.models.sources.checkpoint import read_card
 from counterlens.runs import Run, read_json, write_json
-from counterlens.workflows.cards import check_weights, with_audit
+from counterlens.workflows.reproduce.cards import check_weights, with_audit
 
 
 def main() -> int:

@@ -193,11 +193,11 @@ COMMANDS: dict[str, str] = {
     "train-fgsm": f"counterlens train nae-resnet18-fgsm {NET} {{run}}",
     "train-start": f"counterlens train cifar10-ratio-0.25-anneal {NET} {NEAR} {FAR} "
     "--set start=train-ratio/run/model {run}",
-    "train-clip": f"counterlens.workflows.train_clip {TEXTS} {PAIR} --test pack:inputs/test.npz "
+    "train-clip": f"counterlens.workflows.train.clip {TEXTS} {PAIR} --test pack:inputs/test.npz "
     "{run}",
-    "train-diffusion": f"counterlens.workflows.train_diffusion {TEXTS} {PAINTER} "
+    "train-diffusion": f"counterlens.workflows.train.diffusion {TEXTS} {PAINTER} "
     f"--test pack:inputs/test.npz --judge {PLAIN} {{run}}",
-    "diffusion-quality": "counterlens.workflows.diffusion_quality train-diffusion/run/model "
+    "diffusion-quality": "counterlens.workflows.train.diffusion_quality train-diffusion/run/model "
     f"--judge {PLAIN} --test pack:inputs/test.npz --train pack:inputs/train.npz --count 10 {{run}}",
     # counterfactual generative networks
     "cgn-train": f"counterlens cgn train double-coloured {DIGITS} --vgg inputs/vgg.safetensors "

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from counterlens.data import open_set
-from counterlens.data.packed import write_encoded
+from counterlens.data.sources.packed import write_encoded
 from counterlens.images import webp_bytes
 from counterlens.runs import write_json
 

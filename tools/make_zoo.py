@@ -30,9 +30,9 @@ from threading import Event
 from card_audits import APART, FAST, FAST_FAR, MAIN, SEEN, WHOLE, place
 from counterlens.errors import CounterlensError, InputError
 from counterlens.runs import atomic
-from counterlens.workflows import recipes
-from counterlens.workflows.pixels import Sets
-from counterlens.workflows.train import train
+from counterlens.workflows.train import recipes
+from counterlens.workflows.train.datasets import Sets
+from counterlens.workflows.train.run import train
 
 ROWS: dict[str, tuple[str, ...]] = {
     "cifar10-at-0.25": ("epochs=32",),

@@ -15,7 +15,7 @@ from typing import Any
 
 from counterlens import zoo
 from counterlens.errors import CounterlensError
-from counterlens.metrics.intervals import wilson
+from counterlens.metrics.intervals.closed_form import wilson
 from counterlens.runs import Number, Run, read_json, write_json
 
 TITLES = {

@@ -14,10 +14,10 @@ from typing import Any
 from counterlens import zoo
 from counterlens.runs import Number, key_part
 from counterlens.runs.keys import verdict
-from counterlens.workflows.cards import NOISE, SEEN, UNSEEN
-from counterlens.workflows.table1 import ROWS, ours
-from counterlens.workflows.table1_pairs import OPEN, REVERSED, counts
-from counterlens.workflows.table1_paper import printed_sets
+from counterlens.workflows.reproduce.cards import NOISE, SEEN, UNSEEN
+from counterlens.workflows.reproduce.table1 import ROWS, ours
+from counterlens.workflows.reproduce.table1_pairs import OPEN, REVERSED, counts
+from counterlens.workflows.reproduce.table1_paper import printed_sets
 
 PAGE = Path(__file__).parents[1] / "docs" / "papers" / "ratio2020.md"
 TRAINED = {row: recipe for row, (_, recipe) in ROWS.items() if recipe}

@@ -13,23 +13,23 @@ if TYPE_CHECKING:
     from counterlens.ball import Ball
     from counterlens.classifier import Classifier
     from counterlens.data import open_set
-    from counterlens.data.objects import as_image_set
+    from counterlens.data.sources.objects import as_image_set
     from counterlens.doctor import examine
     from counterlens.errors import CounterlensError, InputError
     from counterlens.metrics import classification_numbers, ood_numbers
     from counterlens.models import load
-    from counterlens.models.objects import as_classifier
+    from counterlens.models.sources.objects import as_classifier
     from counterlens.runs import Number, Run
     from counterlens.search import robust, worst_confidence
     from counterlens.search.apgd import apgd
     from counterlens.search.bpda import bpda
     from counterlens.search.pgd import pgd
     from counterlens.types import Preprocess
-    from counterlens.workflows.audit import audit
-    from counterlens.workflows.compare import compare
-    from counterlens.workflows.disagree import disagree
-    from counterlens.workflows.explain import explain
-    from counterlens.workflows.train import train
+    from counterlens.workflows.audit.run import audit
+    from counterlens.workflows.compare.run import compare
+    from counterlens.workflows.disagree.run import disagree
+    from counterlens.workflows.explain.run import explain
+    from counterlens.workflows.train.run import train
 
 _HOMES = {
     "Ball": "ball",
@@ -40,21 +40,21 @@ _HOMES = {
     "Preprocess": "types",
     "Run": "runs",
     "apgd": "search.apgd",
-    "as_classifier": "models.objects",
-    "as_image_set": "data.objects",
-    "audit": "workflows.audit",
+    "as_classifier": "models.sources.objects",
+    "as_image_set": "data.sources.objects",
+    "audit": "workflows.audit.run",
     "bpda": "search.bpda",
     "classification_numbers": "metrics",
-    "compare": "workflows.compare",
-    "disagree": "workflows.disagree",
+    "compare": "workflows.compare.run",
+    "disagree": "workflows.disagree.run",
     "examine": "doctor",
-    "explain": "workflows.explain",
+    "explain": "workflows.explain.run",
     "load": "models",
     "ood_numbers": "metrics",
     "open_set": "data",
     "pgd": "search.pgd",
     "robust": "search",
-    "train": "workflows.train",
+    "train": "workflows.train.run",
     "worst_confidence": "search",
 }
 

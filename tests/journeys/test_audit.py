@@ -32,7 +32,7 @@ KEYS = {
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One finished audit that several tests look at."""
-    from counterlens.workflows.audit import audit
+    from counterlens.workflows.audit.run import audit
 
     folder = tmp_path_factory.mktemp("audit") / "run"
     audit([MODEL], "sample:cifar10", ood=["noise:uniform"], limit=120, out=folder, quiet=True)
@@ -205,7 +205,7 @@ def test_a_killed_audit_goes_on_and_ends_with_the_same_numbers(tmp_path: Path) -
     first.communicate()
     assert not (out / "DONE").exists()
 
-    from counterlens.workflows.audit import audit
+    from counterlens.workflows.audit.run import audit
 
     settings = {"ood": ["noise:uniform", "noise:smooth"], "limit": 120, "quiet": True}
     audit([MODEL], "sample:cifar10", out=out, resume=True, **settings)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from counterlens.report import render
-from counterlens.workflows.compare import compare
+from counterlens.workflows.compare.run import compare
 from report_runs import audit_run, explain_run
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")

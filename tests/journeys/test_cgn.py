@@ -15,9 +15,9 @@ import torch
 from safetensors.torch import save_file
 
 from counterlens.data import open_set, write_pack
-from counterlens.generators import cgn
+from counterlens.generators.cgn import model as cgn
 from counterlens.models import load
-from counterlens.models.vgg import LAYERS
+from counterlens.models.nets.vgg import LAYERS
 from journeys.command import Command
 
 TINY = ("epochs=1", "width=4", "critic_width=8", "examined=2", "reader_updates=1", "attempts=2")

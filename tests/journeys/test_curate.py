@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from counterlens.data.pools import open_part
+from counterlens.data.sources.pools import open_part
 from counterlens.images import png_bytes, write_png
 from counterlens.runs import Run
 from curate_pools import COLOURS, factory, make_pool, noisy
@@ -55,7 +55,7 @@ def test_lies_are_mined_and_the_run_says_how(counterlens, tmp_path) -> None:
 
 def test_a_killed_pass_goes_on_where_it_stopped(tmp_path, monkeypatch) -> None:
     from counterlens.filters import opinions
-    from counterlens.workflows.curate import adversarial
+    from counterlens.workflows.curate.run import adversarial
 
     pool, model = make_pool(tmp_path / "pool"), factory(tmp_path)
     whole = adversarial([str(pool)], filters=[model], out=tmp_path / "a", shard=4, quiet=True)
@@ -80,8 +80,8 @@ def test_a_killed_pass_goes_on_where_it_stopped(tmp_path, monkeypatch) -> None:
 
 
 def test_without_pyarrow_the_tables_are_numpy_files_and_say_the_same(tmp_path, monkeypatch) -> None:
-    from counterlens.workflows import sharded
-    from counterlens.workflows.curate import adversarial
+    from counterlens.workflows.curate import sharded
+    from counterlens.workflows.curate.run import adversarial
 
     pool, model = make_pool(tmp_path / "pool"), factory(tmp_path)
     (pool / "red" / "broken.png").write_bytes(b"no picture")  # its reason is a text column

@@ -19,8 +19,8 @@ from counterlens.data import open_set
 from counterlens.errors import InputError
 from counterlens.review import store_path
 from counterlens.runs import Run
-from counterlens.workflows.curate import adversarial
-from counterlens.workflows.freeze import freeze
+from counterlens.workflows.curate.freeze import freeze
+from counterlens.workflows.curate.run import adversarial
 from curate_pools import factory, make_pool
 
 GPS = 0x8825
@@ -260,7 +260,7 @@ def test_a_filter_under_another_name_is_not_held_out(natural, tmp_path) -> None:
 
 
 def test_logits_of_a_held_out_model_are_made_once(natural, tmp_path, monkeypatch) -> None:
-    from counterlens.workflows import transfer
+    from counterlens.workflows.curate import transfer
 
     calls = []
     predict = transfer.predict

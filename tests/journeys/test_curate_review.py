@@ -21,10 +21,10 @@ from counterlens.data import open_set
 from counterlens.images import write_png
 from counterlens.review import Store, store_path
 from counterlens.runs import Run
-from counterlens.workflows.curate import adversarial, ood
-from counterlens.workflows.network_facts import family
-from counterlens.workflows.review import draw, parse
-from counterlens.workflows.transfer import partners
+from counterlens.workflows.audit.network_facts import family
+from counterlens.workflows.curate.review import draw, parse
+from counterlens.workflows.curate.run import adversarial, ood
+from counterlens.workflows.curate.transfer import partners
 from curate_pools import factory, make_pool, noisy
 
 
@@ -316,7 +316,7 @@ def test_the_transfer_of_strangers_is_measured_by_aupr(tmp_path):
         [str(tmp_path / "pool")], filters=[factory(tmp_path)], inside=str(known),
         confidence=0.6, cosine=0, out=tmp_path / "run", quiet=True,
     )  # fmt: skip
-    from counterlens.workflows.freeze import freeze
+    from counterlens.workflows.curate.freeze import freeze
 
     corner = f"{tmp_path}/colours.py:corner"
     card = freeze(

@@ -14,9 +14,9 @@ from counterlens import images
 from counterlens.cli import app
 from counterlens.errors import InputError
 from counterlens.runs import Run
-from counterlens.workflows import explain_pixel
-from counterlens.workflows.explain import explain
-from counterlens.workflows.reproduce import FIGURES, reproduce
+from counterlens.workflows.explain import pixel as explain_pixel
+from counterlens.workflows.explain.run import explain
+from counterlens.workflows.reproduce.figures import FIGURES, reproduce
 
 MODEL = """
 import torch

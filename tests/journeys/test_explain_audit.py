@@ -17,8 +17,8 @@ from counterlens.images import prepare
 from counterlens.models import load
 from counterlens.models.parts import features
 from counterlens.runs import Run
-from counterlens.workflows.audit import audit
-from counterlens.workflows.explain import explain
+from counterlens.workflows.audit.run import audit
+from counterlens.workflows.explain.run import explain
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 MODEL = """

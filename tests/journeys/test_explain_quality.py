@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 
 from counterlens import images
 from counterlens.cli import app
-from counterlens.explanations import dvce
-from counterlens.generators import latent
+from counterlens.explanations.counterfactuals import dvce
+from counterlens.generators.diffusion import model as latent
 from counterlens.models import load
 from counterlens.runs import Run
 from diffusion_models import tiny_model

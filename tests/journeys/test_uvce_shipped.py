@@ -9,7 +9,7 @@ import torch
 from counterlens import zoo
 from counterlens.images import read
 from counterlens.models import load
-from counterlens.workflows.explain import explain
+from counterlens.workflows.explain.run import explain
 
 pytestmark = pytest.mark.slow
 

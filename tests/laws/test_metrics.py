@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from counterlens.metrics import answers, aupr, auroc, aurra, brier, ece, fpr95, judge, nll, rms
-from counterlens.metrics.intervals import newcombe_paired, wilson
+from counterlens.metrics.intervals.closed_form import newcombe_paired, wilson
 
 seeds = st.integers(0, 2**31)
 sizes = st.integers(1, 230)

@@ -9,8 +9,8 @@ import pytest
 from PIL import Image
 
 from counterlens.runs import Run
-from counterlens.workflows.curate import adversarial
-from counterlens.workflows.freeze import freeze
+from counterlens.workflows.curate.freeze import freeze
+from counterlens.workflows.curate.run import adversarial
 from curate_pools import factory, make_pool
 
 pytestmark = [

@@ -10,9 +10,15 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from counterlens.cli import audits, cgn, curation, explanations, figures, generating, training
+from counterlens.cli import audit as audits
+from counterlens.cli import cgn
+from counterlens.cli import curate as curation
+from counterlens.cli import disagree as generating
+from counterlens.cli import explain as explanations
+from counterlens.cli import reproduce as figures
+from counterlens.cli import train as training
 from counterlens.cli.ending import exit_code
-from counterlens.cli.shared import app
+from counterlens.cli.options import app
 
 __all__ = [
     "app",

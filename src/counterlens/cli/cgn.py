@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from counterlens.cli.shared import Device, Json, Out, Quiet, Resume, Seed, app, finish
+from counterlens.cli.options import Device, Json, Out, Quiet, Resume, Seed, app, finish
 
 cgn = typer.Typer(
     help="Counterfactual generative networks on MNIST: train, import, generate, show, evaluate.",
@@ -49,8 +49,8 @@ def train(
     quiet: Quiet = False,
 ) -> None:
     """Train generators that make shape, object and background apart."""
-    from counterlens.workflows.cgn_settings import numbers_of
-    from counterlens.workflows.cgn_train import train_cgn
+    from counterlens.workflows.cgn.settings import numbers_of
+    from counterlens.workflows.cgn.train import train_cgn
 
     run = train_cgn(
         which,
@@ -83,7 +83,7 @@ def import_(
     quiet: Quiet = False,
 ) -> None:
     """Turn checkpoints of the reference code into folders that the other commands open."""
-    from counterlens.workflows.cgn_import import import_cgn
+    from counterlens.workflows.cgn.reference import import_cgn
 
     run = import_cgn(files, dataset=dataset, out=out, quiet=quiet)
     finish(run, as_json=as_json, quiet=quiet)
@@ -102,7 +102,7 @@ def generate(
     quiet: Quiet = False,
 ) -> None:
     """Write counterfactual pictures with the label of their shape, in shards."""
-    from counterlens.workflows.cgn_data import generate as run_generate
+    from counterlens.workflows.cgn.generate import generate as run_generate
 
     run = run_generate(
         model,
@@ -129,7 +129,7 @@ def show(
     quiet: Quiet = False,
 ) -> None:
     """Draw what each mechanism makes, and counterfactuals."""
-    from counterlens.workflows.cgn_sheets import show as run_show
+    from counterlens.workflows.cgn.sheets import show as run_show
 
     run = run_show(
         model, count=count, out=out, resume=resume, seed=seed, device=device, quiet=quiet
@@ -167,8 +167,8 @@ def evaluate(
     quiet: Quiet = False,
 ) -> None:
     """Train classifiers on originals and counterfactuals; measure what they look at."""
-    from counterlens.workflows.cgn_evaluate import counts
-    from counterlens.workflows.cgn_evaluate import evaluate as run_evaluate
+    from counterlens.workflows.cgn.evaluate import counts
+    from counterlens.workflows.cgn.evaluate import evaluate as run_evaluate
 
     run = run_evaluate(
         which,

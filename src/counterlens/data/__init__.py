@@ -11,9 +11,9 @@
 `NAME=SPEC` names a set; else its name is the file's stem or the last word.
 """
 
-from counterlens.data.opening import from_images, mined_with, name_of, open_set, scheme_of
-from counterlens.data.packed import write_pack
+from counterlens.data.open import from_images, mined_with, name_of, open_set, scheme_of
 from counterlens.data.sets import subset
+from counterlens.data.sources.packed import write_pack
 
 __all__ = [
     "from_images",

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from counterlens.ball import mix, normal
-from counterlens.generators.ascent import Term
+from counterlens.generators.diffusion.optimise import Term
 from counterlens.images import decode, jpeg_bytes, to_pixels
 from counterlens.types import Images, Scores
 

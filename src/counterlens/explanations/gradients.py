@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from counterlens.ball import Seeds
-from counterlens.generators.ascent import Settings, Term, augmented
+from counterlens.generators.diffusion.optimise import Settings, Term, augmented
 from counterlens.metrics.saliency import mass_outside
 from counterlens.types import Images, Scores
 

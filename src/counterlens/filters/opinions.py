@@ -26,7 +26,7 @@ from counterlens.errors import InputError
 from counterlens.images import ImageSet, Pixels, prepare, ten_crops
 from counterlens.metrics import restrict
 from counterlens.models import load
-from counterlens.predict import Runner, batch_size, eval_mode
+from counterlens.predictions import Runner, batch_size, eval_mode
 from counterlens.scale import Columns
 
 CROPS = 10

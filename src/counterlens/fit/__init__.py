@@ -6,9 +6,9 @@ n alone, to the bit on a CPU. On a GPU forward and backward are compiled, captur
 graph and replayed; the host reads the losses every `log_every` updates and waits for nothing else.
 """
 
+from counterlens.fit.distributed import World
 from counterlens.fit.loop import fit
 from counterlens.fit.plan import Plan, Player, Progress, Schedule
-from counterlens.fit.together import World
 from counterlens.fit.update import Average, Mixed
 
 __all__ = ["Average", "Mixed", "Plan", "Player", "Progress", "Schedule", "World", "fit"]

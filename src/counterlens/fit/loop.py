@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from counterlens.errors import DiskFull, InputError, TrainingFailed
+from counterlens.fit.distributed import World
 from counterlens.fit.plan import Batch, Judge, Plan, Player, Progress
-from counterlens.fit.together import World
 from counterlens.fit.update import Average, Mixed, Update
 from counterlens.runs import atomic
 

@@ -12,8 +12,8 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
+from counterlens.fit.folded import refresh, twin_of
 from counterlens.fit.plan import Batch, Plan, Player
-from counterlens.fit.twin import refresh, twin_of
 
 WARM_UP = 3  # updates before a graph is captured: kernels are compiled and chosen in them
 

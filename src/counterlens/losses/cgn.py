@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from counterlens.errors import InputError
-from counterlens.generators.cgn import CLASSES, Classes, Fills, Masks, compose
+from counterlens.generators.cgn.model import CLASSES, Classes, Fills, Masks, compose
 from counterlens.losses.inner import Batch
-from counterlens.models.vgg import VGG16
+from counterlens.models.nets.vgg import VGG16
 
 STYLE_SCALE = 5000.0
 BORDER = 3

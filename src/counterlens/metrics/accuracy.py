@@ -12,7 +12,7 @@ from torch import Tensor
 from counterlens.checks import check_labels
 from counterlens.errors import InputError
 from counterlens.metrics.answers import Judged
-from counterlens.metrics.intervals import wilson
+from counterlens.metrics.intervals.closed_form import wilson
 from counterlens.types import Flags, Labels, Logits
 
 Row = dict[str, object]

@@ -14,19 +14,19 @@ from counterlens.metrics.accuracy import top_k
 from counterlens.metrics.answers import Judged, answers, judge
 from counterlens.metrics.bias import CueVotes, background_gap
 from counterlens.metrics.calibration import count_bins, ece_of, rms_of, width_bins
-from counterlens.metrics.gap_intervals import ece_interval, rms_interval
-from counterlens.metrics.intervals import (
+from counterlens.metrics.intervals.bootstrap import aupr_interval, aurra_interval, fpr95_interval
+from counterlens.metrics.intervals.calibration import ece_interval, rms_interval
+from counterlens.metrics.intervals.closed_form import (
     delong,
     mean_interval,
     newcombe,
     newcombe_paired,
     wilson,
 )
+from counterlens.metrics.intervals.temperature import by_ece_with_interval, by_nll_interval
 from counterlens.metrics.ood import aupr, auroc, fpr95
-from counterlens.metrics.resampled import aupr_interval, aurra_interval, fpr95_interval
 from counterlens.metrics.selective import aurra
 from counterlens.metrics.temperature import HIGHEST, LOWEST, STEPS, by_nll
-from counterlens.metrics.temperature_intervals import by_ece_with_interval, by_nll_interval
 from counterlens.runs import Number, key_part
 from counterlens.types import Flags, Labels, Logits
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from counterlens.errors import InputError
 from counterlens.metrics.calibration import tie_means
-from counterlens.metrics.intervals import wilson
+from counterlens.metrics.intervals.closed_form import wilson
 from counterlens.types import Flags, Scores
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from scipy.stats import t as student
 
 from counterlens.errors import InputError
-from counterlens.metrics.intervals import LEVEL, Vector, mean_interval
+from counterlens.metrics.intervals.closed_form import LEVEL, Vector, mean_interval
 
 UNIT, SIGNED = (0.0, 1.0), (-1.0, 1.0)
 

@@ -30,40 +30,40 @@ def _open(spec: ModelSpec, *, trust: bool) -> Classifier:
     match spec.scheme:
         case "zoo":
             from counterlens import zoo
-            from counterlens.models import checkpoint
+            from counterlens.models.sources import checkpoint
 
             name, _, wanted = spec.name.partition("#")
             if name in zoo.pairs():
-                from counterlens.models.clip_small import load_pair
+                from counterlens.models.sources.clip_small import load_pair
 
                 return load_pair(zoo.pair(name), wanted)
             return checkpoint.load(zoo.folder(spec.name))
         case "folder":
-            from counterlens.models import checkpoint
+            from counterlens.models.sources import checkpoint
 
             return checkpoint.load(user_path(spec.name))
         case "file":
-            from counterlens.models.files import load_factory
+            from counterlens.models.sources.files import load_factory
 
             return load_factory(spec)
         case "timm":
-            from counterlens.models.timm_models import load_timm
+            from counterlens.models.sources.timm import load_timm
 
             return load_timm(spec, trust=trust)
         case "torchvision":
-            from counterlens.models.torchvision_models import load_torchvision
+            from counterlens.models.sources.torchvision import load_torchvision
 
             return load_torchvision(spec, trust=trust)
         case "hf":
-            from counterlens.models.hf_models import load_hf
+            from counterlens.models.sources.hf import load_hf
 
             return load_hf(spec, trust=trust)
         case "clip":
-            from counterlens.models.clip_models import load_clip
+            from counterlens.models.sources.clip import load_clip
 
             return load_clip(spec)
         case _:
-            from counterlens.models.robustbench_models import load_robustbench
+            from counterlens.models.sources.robustbench import load_robustbench
 
             return load_robustbench(spec, trust=trust)
 

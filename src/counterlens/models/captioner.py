@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from counterlens.images import Pixels
-from counterlens.models.hub import open_pretrained
+from counterlens.models.sources.hub import open_pretrained
 
 Captioner = Callable[[Sequence[Pixels]], list[str]]
 TOKENS = 20

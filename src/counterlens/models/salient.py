@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from counterlens.errors import InputError, MissingExtra, first_line
-from counterlens.generators.cutouts import seen
+from counterlens.generators.diffusion.cutouts import seen
 from counterlens.types import Images
 
 Salient = Callable[[Images], Float[Tensor, "b 1 h w"]]

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from counterlens.errors import InputError
 from counterlens.images import to_pixels
-from counterlens.models.hub import open_pretrained
+from counterlens.models.sources.hub import open_pretrained
 from counterlens.types import Images
 
 Points = Int[Tensor, "b p 2"]

@@ -5,22 +5,17 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from counterlens.report import (
-    audit,
-    chapter,
-    comparison,
-    curated,
-    digits,
-    explained,
-    quality,
-    screened,
-    table1,
-    trained,
-)
-from counterlens.report.blocks import Badge, Block, Code, Page, Section, Text
-from counterlens.report.card import model_card
-from counterlens.report.parts import number_list, plain_table
-from counterlens.report.worries import RULES, worries
+from counterlens.report.kit.blocks import Badge, Block, Code, Page, Section, Text
+from counterlens.report.kit.parts import number_list, plain_table
+from counterlens.report.pages import audit, chapter, quality, table1
+from counterlens.report.pages import cgn as digits
+from counterlens.report.pages import compare as comparison
+from counterlens.report.pages import curate as curated
+from counterlens.report.pages import explain as explained
+from counterlens.report.pages import outdata as screened
+from counterlens.report.pages import train as trained
+from counterlens.report.pages.card import model_card
+from counterlens.report.pages.warnings import RULES, worries
 from counterlens.runs import Run
 from counterlens.runs.keys import model_words
 

@@ -20,7 +20,7 @@ from scipy.signal import convolve2d
 
 from counterlens.errors import InputError
 from counterlens.images import Pixels
-from counterlens.metrics.intervals import Z, delong_parts, holding, wilson
+from counterlens.metrics.intervals.closed_form import Z, delong_parts, holding, wilson
 from counterlens.runs import Number
 
 Vector = Float64[np.ndarray, "_"]

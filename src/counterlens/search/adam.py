@@ -18,7 +18,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from counterlens.errors import InputError
-from counterlens.search.found import Found
+from counterlens.search.result import Found
 from counterlens.types import Images, Scores
 
 Values = dict[str, Tensor]

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from counterlens.ball import Ball, Seeds, mix, row_seeds
-from counterlens.search.found import Found
 from counterlens.search.pgd import keep, value_and_grad
-from counterlens.search.rules import State, Told, finite, tall
+from counterlens.search.result import Found
+from counterlens.search.rule import State, Told, finite, tall
 from counterlens.types import Images, Objective
 
 MOMENTUM = 0.75

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from counterlens.errors import InputError
-from counterlens.search.found import networks_of
+from counterlens.search.result import networks_of
 
 Function = Callable[[Tensor], Tensor]
 

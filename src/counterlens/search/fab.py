@@ -18,7 +18,7 @@ from torch.nn import functional
 from counterlens.ball import Ball, Norm, Seeds, mix, row_seeds
 from counterlens.errors import InputError
 from counterlens.objectives import Predict, at, decision_margin_of, full
-from counterlens.search.rules import State, Told, tall
+from counterlens.search.rule import State, Told, tall
 from counterlens.types import Images, Labels, Logits, Scores
 
 OVERSHOOT = 1.05

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from counterlens.ball import Ball, Seeds, row_seeds
 from counterlens.errors import NO_GRADIENTS, InputError
-from counterlens.search.found import Found
+from counterlens.search.result import Found
 from counterlens.types import Images, Objective
 
 

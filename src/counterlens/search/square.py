@@ -15,11 +15,11 @@ from torch import Tensor
 
 from counterlens.ball import Ball, Seeds, mix, row_seeds, uniform, unit
 from counterlens.errors import InputError
-from counterlens.search.ahead import Variant, kernel
-from counterlens.search.found import Found
-from counterlens.search.fusing import can_fuse
+from counterlens.search.fast.fusing import can_fuse
+from counterlens.search.fast.prebuild import Variant, kernel
 from counterlens.search.pgd import keep
-from counterlens.search.rules import State, Told, finite
+from counterlens.search.result import Found
+from counterlens.search.rule import State, Told, finite
 from counterlens.types import Images, Objective
 
 SQUARE_NORMS = ("l2", "linf")

@@ -1,0 +1,82 @@
+"""What all commands share: the application, common options, and how results are printed."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from counterlens.errors import InputError
+
+app = typer.Typer(
+    name="counterlens",
+    help="The debugger for image classifiers: audit, explain, discover, curate, train.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # plain help: half the time of a boxed one, and it can be searched
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Out = Annotated[Path | None, typer.Option(help="Run folder to create. Default: under runs/.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Continue the unfinished run in --out.")]
+Seed = Annotated[int, typer.Option(help="Seed of everything random.")]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no summary.")]
+On = Annotated[str, typer.Option(help="here, ray, or ray://HOST:PORT.")]
+Workers = Annotated[
+    int | None, typer.Option(help="Most workers on Ray. Default: the GPUs, or the cores.")
+]
+Changes = Annotated[
+    list[str],
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Setting of the generator's search: updates, text_rate, cuts, … May be repeated.",
+    ),
+]
+TrustRemote = Annotated[
+    bool,
+    typer.Option(
+        "--trust-remote-code",
+        help="Allow a model to run code of its own, also a FILE.py that a run folder names.",
+    ),
+]
+
+
+def refuse_unused(context: typer.Context, mode: str, *names: str) -> None:
+    """An option that this mode does not use, and that was typed, is an error."""
+    for param in context.command.params:
+        source = context.get_parameter_source(str(param.name))
+        if param.name in names and source is not None and source.name == "COMMANDLINE":
+            raise InputError(f"{param.opts[0]} has no effect with {mode}. Leave it out.")
+
+
+def finish(run: Any, *, as_json: bool, quiet: bool, parts: Sequence[Any] = ()) -> None:
+    """Print what a command made: the numbers to standard error, the answer to standard output.
+
+    Args:
+        parts: runs that `run` was made of, where there are several.
+    """
+    if not quiet:
+        from counterlens.cli.show.summary import show_run
+
+        show_run(run, parts)
+    if as_json:
+        print((run.folder / "result.json").read_text(encoding="utf-8").rstrip())
+    else:
+        print(run.folder)
+
+
+def show_findings(findings: list[dict[str, Any]]) -> None:
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    marks = {"ok": "[green]ok[/]", "warn": "[yellow]warn[/]", "fail": "[red]FAIL[/]"}
+    for row in findings:
+        console.print(
+            f"{marks.get(row['status'], row['status']):>6}  {row['check']}: {row['found']}"
+        )
+        if row["status"] in ("warn", "fail"):
+            console.print(f"        {row['fix']}  (sure: {row['sure']})")

@@ -1,0 +1,1 @@
+"""What a command prints on the terminal."""

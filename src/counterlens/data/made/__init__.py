@@ -1,0 +1,1 @@
+"""Images made by code: MNIST variants, textures, captions of measured attributes."""

@@ -1,0 +1,146 @@
+"""open_set: one word in, one set of pictures out."""
+
+import re
+from pathlib import Path
+
+from counterlens.data.sets import sample_rows, subset
+from counterlens.data.sources.folders import open_folder
+from counterlens.data.sources.frozen import filters_of, is_frozen, open_frozen
+from counterlens.data.sources.packed import open_packs
+from counterlens.data.sources.samples import open_sample
+from counterlens.errors import InputError
+from counterlens.images import ImageSet
+
+SCHEMES = ("pack", "known", "hf", "sample", "noise", "object")
+FORMS = (
+    "a folder of class folders, FILE.csv, FILE.jsonl, pack:FILE.npz, known:NAME@ROOT, "
+    "hf:DATASET#SPLIT, sample:NAME or noise:KIND"
+)
+
+
+def open_set(
+    spec: str,
+    *,
+    limit: int | None = None,
+    seed: int = 0,
+    size: tuple[int, int] = (32, 32),
+    channels: int = 3,
+) -> ImageSet:
+    """Open a set of pictures by its spec; nothing is decoded yet.
+
+    Args:
+        spec: one of the forms in the package's docstring, optionally as NAME=SPEC.
+        limit: at most so many pictures, drawn without replacement by `seed`; for noise, how many.
+        seed: of the draw and of noise.
+        size: height and width of pictures made by code (noise, textures): the size that the
+            classifier sees without resampling, `images.fitting_size(classifier.preprocess)`.
+        channels: 1 makes noise grey, for classifiers of grey pictures.
+    """
+    name, scheme, rest = split(spec)
+    if scheme == "noise":
+        from counterlens.data.sources.noise import open_noise
+
+        return open_noise(rest, name=name, count=limit, seed=seed, size=size, channels=channels)
+    opened = _open(scheme, rest, name, size)
+    return subset(opened, sample_rows(len(opened), limit, seed))
+
+
+def name_of(spec: str) -> str:
+    """The name of a set: given as NAME=SPEC, else the file's stem or the last word.
+
+    >>> name_of("street=pack:a/b.npz"), name_of("pack:a/b.npz"), name_of("noise:uniform")
+    ('street', 'b', 'uniform')
+    >>> name_of("data/val/"), name_of("known:imagenet-9/mixed_rand@DIR"), name_of("hf:me/pets#test")
+    ('val', 'imagenet-9-mixed_rand', 'pets')
+    """
+    return split(spec)[0]
+
+
+def scheme_of(spec: str) -> str:
+    """What kind of place a spec names.
+
+    >>> scheme_of("blur=noise:smooth@test=pack:a.npz"), scheme_of("photos/")
+    ('noise', 'path')
+    """
+    return split(spec)[1]
+
+
+def from_images(spec: str, data: str) -> str:
+    """`noise:smooth` made from the images of `data`; any other spec as it is.
+
+    >>> from_images("noise:smooth", "sample:cifar10"), from_images("noise:uniform", "photos/")
+    ('smooth=noise:smooth@sample:cifar10', 'noise:uniform')
+    """
+    name, scheme, rest = split(spec)
+    return f"{name}=noise:smooth@{data}" if (scheme, rest) == ("noise", "smooth") else spec
+
+
+def mined_with(spec: str) -> dict[str, str]:
+    """Hash of the weights and spec of each filter, where the set is a frozen one."""
+    _, scheme, rest = split(spec)
+    path = Path(rest)
+    return filters_of(path) if scheme == "path" and path.is_dir() and is_frozen(path) else {}
+
+
+def split(spec: str) -> tuple[str, str, str]:
+    """Name, scheme ("path" for files and folders) and the rest of a spec."""
+    given = re.fullmatch(r"([^/\\:=@#+]+)=(.+)", spec, re.DOTALL)
+    if given and not Path(spec).exists():
+        return (given[1].strip(), *split(given[2])[1:])
+    scheme, colon, rest = spec.partition(":")
+    if colon and scheme in SCHEMES:
+        if not rest:
+            raise InputError(f"{spec} names no set, expected {FORMS}.")
+        return _short(scheme, rest), scheme, rest
+    if colon and re.fullmatch(r"[a-z]{2,12}", scheme) and not Path(spec).exists():
+        raise InputError(f"{spec} starts with an unknown word {scheme}:, expected {FORMS}.")
+    path = Path(spec)
+    return (path.stem if path.suffix else path.resolve().name) or "images", "path", spec
+
+
+def _short(scheme: str, rest: str) -> str:
+    if scheme == "pack":
+        return Path(rest.split(".npz+")[0]).name.removesuffix(".npz")
+    if scheme == "hf":
+        return rest.partition("#")[0].rstrip("/").rpartition("/")[2]
+    return rest.partition("@")[0].replace("/", "-")
+
+
+def _open(scheme: str, rest: str, name: str, size: tuple[int, int]) -> ImageSet:
+    if scheme == "object":  # what stands for it in the manifest of a run
+        raise InputError(
+            f"{name} was an object ({rest.partition('@')[0]}) in the memory of the program that "
+            f"made the run, so it cannot be opened again. Expected {FORMS}."
+        )
+    if scheme == "pack":
+        return open_packs(rest, name=name)
+    if scheme == "sample":
+        return open_sample(rest, name=name, size=size)
+    if scheme == "known":
+        from counterlens.data.sources.known import open_known
+
+        return open_known(rest, name=name)
+    if scheme == "hf":
+        from counterlens.data.sources.hub import open_hub
+
+        return open_hub(rest, name=name)
+    return _open_path(Path(rest), name)
+
+
+def _open_path(path: Path, name: str) -> ImageSet:
+    if path.is_dir() and is_frozen(path):
+        return open_frozen(path, name=name)
+    if path.is_dir():
+        return open_folder(path, name=name)
+    if not path.exists():
+        raise InputError(f"{path} does not exist, expected {FORMS}.")
+    suffix = path.suffix.lower()
+    if suffix in (".csv", ".tsv", ".jsonl"):
+        from counterlens.data.sources.manifests import open_manifest
+
+        return open_manifest(path, name=name)
+    if suffix == ".npz":
+        raise InputError(f"{path} is a packed file: type pack:{path}.")
+    if suffix in (".zip", ".tar", ".gz", ".tgz", ".7z", ".rar"):
+        raise InputError(f"{path} is an archive, expected {FORMS}. Unpack it first.")
+    raise InputError(f"{path} is a file, expected {FORMS}.")

@@ -1,0 +1,1 @@
+"""Where images come from: one module for each kind of data spec."""

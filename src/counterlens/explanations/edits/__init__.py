@@ -1,0 +1,1 @@
+"""Small edits of colour and frame, and whether they change the prediction."""

@@ -1,0 +1,1 @@
+"""What units and components of a network respond to."""

@@ -1,0 +1,1 @@
+"""Counterfactual generative networks of digits: shape, texture and background apart."""

@@ -1,0 +1,1 @@
+"""Latent diffusion models: sampling, inversion, attention, and optimisation through the sampler."""

@@ -1,0 +1,311 @@
+"""DiG-IN: optimise what enters a latent diffusion model until a classifier speaks.
+
+Paper: Augustin, Neuhaus, Hein 2024, DiG-IN: Diffusion Guidance for Investigating Networks
+       (digin2024), section 3, Algorithm 1; constants from its code.
+Differs: the loss is the weighted mean over the last three predicted clean latents, as in the code,
+       not over the final image alone; z_T keeps its length; the best image by the score without
+       cut-outs is the result. Many images are one batch. What is optimised is float32 whatever
+       the precision of the weights.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from counterlens.ball import Seeds, mix, normal
+from counterlens.generators.diffusion.cutouts import cutouts, seen
+from counterlens.generators.diffusion.ddim import Conds, ddim, repeated
+from counterlens.generators.diffusion.model import LatentDiffusion, Latents
+from counterlens.generators.diffusion.recompute import Kept, blocks_again
+from counterlens.search.adam import Group, Look, Values, adam
+from counterlens.types import Images, Labels, Scores
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How inputs are optimised.
+
+    Args:
+        guidance, steps: of the chain.
+        updates: of Adam.
+        text_rate, noise_rate: step sizes for C_t and ∅_t, and for z_T.
+        schedule, clip: see `adam`.
+        cuts, sigma: cut-outs per image and their noise; 0 cuts ask about the whole image.
+        last: over how many predicted clean latents the score is averaged, later ones more.
+    """
+
+    guidance: float = 3.0
+    steps: int = 20
+    updates: int = 20
+    text_rate: float = 0.01
+    noise_rate: float = 0.001
+    schedule: Literal["constant", "cosine"] = "constant"
+    clip: float | None = None
+    cuts: int = 16
+    sigma: float = 0.005
+    last: int = 3
+
+
+COUNTERFACTUAL = Settings()
+"""Those of the paper's visual counterfactuals and neuron pictures."""
+DISAGREEMENT = Settings(
+    steps=25, updates=15, text_rate=0.025, noise_rate=0.00025, schedule="cosine", clip=0.05,
+    sigma=0.05,
+)  # fmt: skip
+"""Those of the paper's classifier disagreement."""
+
+
+PART = 4
+"""Cut-outs at a time where memory is very short."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What enters the model: noise, and a condition and a null text per step."""
+
+    z: Latents
+    cond: Conds
+    null: Conds
+
+
+@dataclass(frozen=True)
+class Term:
+    """A part of the score: weight · mean over crops of one column of what a network says.
+
+    Args:
+        table: images to a row of numbers each: confidences, log-confidences or features.
+        column: which number of each row is meant.
+        side: the images' side that the network wants.
+        weight: above 0 to raise it, below 0 to lower it.
+    """
+
+    table: Callable[[Images], Float[Tensor, "b k"]]
+    column: Labels
+    side: int
+    weight: float = 1.0
+
+
+Penalty = Callable[[Latents, Images], Scores]
+"""Predicted clean latents and their images to what they cost."""
+
+
+@dataclass(frozen=True)
+class Hooks:
+    """What is done in each step of a chain; see `ddim`."""
+
+    around: Callable[[int], AbstractContextManager[None]] | None = None
+    enter: Callable[[int, Latents], Latents] | None = None
+
+
+@dataclass(frozen=True)
+class Ascent:
+    """What came of it.
+
+    Args:
+        images, scores: the best and its score, without cut-outs.
+        start_images, start: the images that the prompts alone make, and their scores.
+        inputs: what makes the best images.
+        trace: every look's scores.
+    """
+
+    images: Images
+    scores: Scores
+    start_images: Images
+    start: Scores
+    inputs: Inputs
+    trace: Float[Tensor, "looks b"]
+
+
+def begin(model: LatentDiffusion, prompts: Sequence[str], seeds: Seeds, *, steps: int) -> Inputs:
+    """Noise by seed and the prompts' own embeddings, the same at every step."""
+    z = normal(seeds, model.shape, like=torch.zeros(1, device=model.device))
+    cond = repeated(model.embed(prompts), steps)
+    null = repeated(model.embed([""]).expand(len(prompts), -1, -1), steps)
+    return Inputs(z, cond, null)
+
+
+@torch.no_grad()
+def draw(
+    model: LatentDiffusion,
+    prompts: Sequence[str],
+    seeds: Seeds,
+    *,
+    guidance: float = 3.0,
+    steps: int = 25,
+) -> Images:
+    """Images of prompts: the plain use of the model."""
+    given = begin(model, prompts, seeds, steps=steps)
+    chain = ddim(model, given.z, given.cond, given.null, guidance=guidance)
+    return model.decode(chain.originals[-1])
+
+
+def ascend(
+    model: LatentDiffusion,
+    start: Inputs,
+    terms: Sequence[Term],
+    *,
+    settings: Settings = COUNTERFACTUAL,
+    seeds: Seeds,
+    kept: Kept = None,
+    told: Callable[[int, Look], None] | None = None,
+    penalty: Penalty | None = None,
+    hooks: Hooks | None = None,
+) -> Ascent:
+    """Raise a score of the generated images over z_T, every C_t and every ∅_t.
+
+    Equation: digin2024 (2)   max_{z_T, (C_t), (∅_t)} −L(D(z_0(z_T, (C_t), (∅_t))))
+
+    Args:
+        seeds: of the cut-outs, one per image.
+        kept: steps whose inner values are kept for the backward pass; see `ddim`.
+        told: is shown every look.
+        penalty: of predicted clean latents and their images; taken off every score.
+        hooks: what is done in each step of the chain.
+    """
+    hooks = hooks or Hooks()
+    if hooks.around is not None and getattr(model.unet, "recomputes", False):
+        raise ValueError("a recorded network cannot be surrounded by something at each step")
+    first: list[Images] = []
+    trace: list[Scores] = []
+    lean = kept is not None and (kept == "blocks" or kept < settings.steps)
+
+    def look(values: Values, k: int) -> Look:
+        chain = ddim(
+            model, values["z"], values["cond"], values["null"],
+            guidance=settings.guidance, last=settings.last, kept=kept,
+            around=hooks.around, enter=hooks.enter,
+        )  # fmt: skip
+        if k == settings.updates:
+            x = model.decode(chain.originals[-1])
+        else:
+            raised, x = _raised(
+                model, terms, chain.originals, settings, mix(seeds, k), penalty,
+                lean=lean, blocks=kept == "blocks",
+            )  # fmt: skip
+        judged = judge(terms, x, chain.originals[-1], penalty)
+        if k == settings.updates:
+            raised = judged
+        if not first:
+            first.append(x)
+        trace.append(judged)
+        return Look(raised, judged, x)
+
+    length = start.z.flatten(1).norm(dim=1)
+    groups = {
+        "z": Group(start.z, settings.noise_rate, lambda z: rescaled(z, length)),
+        "cond": Group(start.cond, settings.text_rate),
+        "null": Group(start.null, settings.text_rate),
+    }
+    found, best = adam(
+        look, groups, steps=settings.updates, clip=settings.clip, schedule=settings.schedule,
+        told=told,
+    )  # fmt: skip
+    inputs = Inputs(best["z"], best["cond"], best["null"])
+    return Ascent(
+        found.points, found.scores, first[0], found.start, inputs, torch.stack(trace).cpu()
+    )
+
+
+def rescaled(z: Latents, length: Scores) -> Latents:
+    """Noise brought back to its length, where the model knows it.
+
+    Equation: digin2024 code   z_T ← z_T · ‖z_T⁰‖ / ‖z_T‖
+    """
+    now: Tensor = torch.linalg.vector_norm(z, dim=(1, 2, 3))
+    return z * (length / now).view(-1, 1, 1, 1)
+
+
+@torch.no_grad()
+def score(terms: Sequence[Term], x: Images) -> Scores:
+    """The score of whole images, without cut-outs."""
+    total = x.new_zeros(len(x))
+    for term in terms:
+        said = term.table(seen(x, term.side)).float()
+        total = total + term.weight * said.gather(1, term.column[:, None])[:, 0]
+    return total
+
+
+def judge(terms: Sequence[Term], x: Images, z: Latents, penalty: Penalty | None = None) -> Scores:
+    """The score of whole images less the penalty: by this the best is chosen."""
+    found = score(terms, x)
+    if penalty is None:
+        return found
+    with torch.no_grad():
+        return found - penalty(z, x)
+
+
+def augmented(
+    terms: Sequence[Term],
+    x: Images,
+    settings: Settings,
+    seeds: Seeds,
+    *,
+    part: int | None = None,
+) -> Scores:
+    """The score averaged over cut-outs; each network gets its own.
+
+    Equation: digin2024 §A   E_τ[score(τ(x))], sixteen crops with noise
+
+    Args:
+        part: so many crops at a time, computed again in the backward pass; None: all at once.
+    """
+    total = x.new_zeros(len(x))
+    for number, term in enumerate(terms):
+        if not settings.cuts:
+            crops = seen(x, term.side)[:, None]
+        else:
+            crops = cutouts(
+                x, term.side, count=settings.cuts, sigma=settings.sigma, seeds=mix(seeds, number)
+            )
+        rows = crops.flatten(0, 1)
+        if part is None:
+            said = term.table(rows).float()
+        else:
+            some = [
+                checkpoint(term.table, one, use_reentrant=False) for one in torch.split(rows, part)
+            ]
+            said = torch.cat(some).float()
+        column = term.column.repeat_interleave(crops.shape[1])
+        mean = said.gather(1, column[:, None])[:, 0].view(len(x), -1).mean(1)
+        total = total + term.weight * mean
+    return total
+
+
+def _raised(
+    model: LatentDiffusion,
+    terms: Sequence[Term],
+    originals: Sequence[Latents],
+    settings: Settings,
+    seeds: Seeds,
+    penalty: Penalty | None,
+    *,
+    lean: bool,
+    blocks: bool,
+) -> tuple[Scores, Images]:
+    """The augmented score, later predictions of the clean image counting more, and the last image.
+
+    Equation: digin2024 code   Σ_i i / (1 + 2 + 3) · score(D(x̂₀^(i)))
+
+    Where memory is short, decoding and asking are computed again in the backward pass, one image
+    after another; with `blocks` in parts.
+    """
+    whole = len(originals) * (len(originals) + 1) / 2
+    total, last = torch.zeros((), device=seeds.device), torch.zeros(0)
+    for number, z in enumerate(originals, 1):
+
+        def valued(z: Latents, salt: int = number) -> tuple[Scores, Images]:
+            with blocks_again(model.vae) if blocks else nullcontext():
+                x = model.decode(z)
+            part = PART if blocks else None
+            worth = augmented(terms, x, settings, mix(seeds, 1000 + salt), part=part)
+            return worth if penalty is None else worth - penalty(z, x), x
+
+        found, x = checkpoint(valued, z, use_reentrant=False) if lean else valued(z)
+        total, last = total + number / whole * found, x.detach()
+    return total, last

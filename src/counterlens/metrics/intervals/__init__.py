@@ -1,0 +1,1 @@
+"""95 % intervals: closed forms, bootstrap, calibration errors, temperature."""

@@ -1,0 +1,1 @@
+"""Architectures that are built here."""

@@ -1,0 +1,1 @@
+"""Where classifiers come from: one module for each kind of model spec."""

@@ -1,0 +1,1 @@
+"""Building blocks of pages: text, tables, plots, SVG."""

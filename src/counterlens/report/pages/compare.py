@@ -1,0 +1,180 @@
+"""The sections of a comparison: models side by side, failures flagged, differences paired."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from counterlens.report.kit import plots
+from counterlens.report.kit.blocks import (
+    Badge,
+    Block,
+    Cell,
+    Column,
+    Figure,
+    Protocols,
+    Row,
+    Section,
+    Table,
+    Text,
+    Tone,
+)
+from counterlens.report.kit.parts import digits, number_cell, plain_table
+from counterlens.report.pages import families
+from counterlens.runs import Number, Run
+from counterlens.runs.keys import meaning, show
+
+TABLES = ("models", "summary", "failures", "paired", "everything", "notes", *families.TABLES)
+_BADGES: dict[str, tuple[str, Tone]] = {
+    "best": ("best", "good"),
+    "fail": ("fails", "bad"),
+    "worse": ("worse, not clearly", "warn"),
+    "do not quote": ("do not quote", "bad"),
+}
+
+
+def sections(run: Run) -> list[Section]:
+    """Summary first, then pairs, then every number."""
+    summary = run.table("summary")
+    made = [
+        Section("summary", "Side by side", _summary(run, summary), _lead(run, summary)),
+        *families.sections(run),
+        Section("paired", "Paired differences", _paired(run.table("paired")), _PAIRED),
+        Section("everything", "Every shared number", _everything(run.table("everything"))),
+        Section("models", "Runs compared", plain_table("models", run.table("models"))),
+    ]
+    return [section for section in made if section.blocks]
+
+
+_PAIRED = (
+    "Two models on the same images: the images both get right or wrong cancel out, so these "
+    "intervals are narrower than those of either number alone."
+)
+
+
+def _lead(run: Run, summary: Sequence[Mapping[str, Any]]) -> str:
+    models = list(dict.fromkeys(row["model"] for row in summary))
+    failed = {row["model"] for row in summary if row["status"] == "fail"}
+    clean = [m for m in models if m not in failed]
+    if any(row["status"] == "apart" for row in summary):
+        return "These runs saw different images, so they are shown but not judged."
+    if not failed:
+        return "No model has a clear failure."
+    if not clean:
+        return "Every model has a clear failure somewhere."
+    verb = "has" if len(clean) == 1 else "have"
+    return f"{', '.join(clean)} {verb} no clear failure; the others fail where marked."
+
+
+def _summary(run: Run, rows: Sequence[Mapping[str, Any]]) -> list[Block]:
+    if not rows:
+        return []
+    models = list(dict.fromkeys(row["model"] for row in rows))
+    keys = list(dict.fromkeys(row["key"] for row in rows))
+    at = {(row["key"], row["model"]): row for row in rows}
+    body = []
+    for key in keys:
+        first = at[key, models[0]]
+        way = "higher is better" if first["better"] == "up" else "lower is better"
+        limit = show(first["limit"], "share", digits=0) if first["limit"] is not None else "–"
+        cells = [_cell(at[key, model]) for model in models]
+        body.append([Cell(first["label"], sub=way), *cells, Cell(limit)])
+    failures = [sum(at[key, m]["status"] == "fail" for key in keys) for m in models]
+    counts = [Cell(str(n), badge=Badge("none", "good") if n == 0 else None) for n in failures]
+    if not any(row["status"] == "apart" for row in rows):
+        body.append([Cell("Clear failures"), *counts, Cell("")])
+    columns = [Column("Metric"), *(Column(m, numeric=True) for m in models)]
+    columns.append(Column("Limit", numeric=True, sub="allowed gap"))
+    told = [(at[key, m]["label"], at[key, m]["protocol"]) for key in keys for m in models]
+    told = [pair for pair in dict.fromkeys(told) if pair[1]]
+    figures = [_dots(key, models, at) for key in keys]
+    return [
+        Table("Models side by side", columns, body, quiet=True),
+        Text(f"Rule: {run.manifest.get('rule', '')}"),
+        Row([figure for figure in figures if figure], small=True),
+        Protocols(told),
+    ]
+
+
+def _cell(row: Mapping[str, Any]) -> Cell:
+    if row["value"] is None:
+        return Cell("–", sub=str(row.get("reason") or ""), tone="muted")
+    number = Number(row["value"], row["n"], row["low"], row["high"], row["protocol"])
+    plain = number_cell(row["key"], number)
+    badge = _BADGES.get(row["status"])
+    tone: Tone = "bad" if row["status"] in ("fail", "do not quote") else ""
+    mark = Badge(*badge) if badge else None
+    return Cell(plain.text, plain.sub, plain.sort, mark, tone=tone, more=plain.more)
+
+
+def _dots(
+    key: str, models: Sequence[str], at: Mapping[tuple[str, str], Mapping[str, Any]]
+) -> Figure | None:
+    rows = [at[key, m] for m in models if at[key, m]["value"] is not None]
+    if len(rows) < 2:
+        return None
+    percent = meaning(key).unit == "share"
+    title = str(rows[0]["label"])
+    svg = plots.dots(
+        [(r["model"], r["value"], r["low"], r["high"], r["status"] == "fail") for r in rows],
+        title=title,
+        percent=percent,
+    )
+    return Figure(title, svg)
+
+
+def _paired(rows: Sequence[Mapping[str, Any]]) -> list[Block]:
+    if not rows:
+        return []
+    body = []
+    for row in rows:
+        unit = meaning(row["key"]).unit
+        ends = [
+            show(row[end], unit, digits=digits(row["key"])).split("\u202f")[0]
+            for end in ("low", "high")
+        ]
+        wins = (
+            row["difference"] > 0 if meaning(row["key"]).better == "up" else row["difference"] < 0
+        )
+        better = row["first"] if wins else row["second"]
+        badge = (
+            Badge(f"{better} is better", "good")
+            if row["clear"]
+            else Badge("not told apart", "muted")
+        )
+        verdict = str((row.get("trust") or {}).get("verdict"))
+        doubt = {"weak": "an attack is weak", "do not quote": "do not quote"}.get(verdict, "")
+        split = (
+            f"{row['only_first']:,} / {row['only_second']:,}"
+            if row.get("only_first") is not None
+            else "–"
+        )
+        body.append(
+            [
+                Cell(meaning(row["key"]).label),
+                Cell(f"{row['first']} − {row['second']}"),
+                Cell(show(row["difference"], unit), f"[{', '.join(ends)}]", row["difference"]),
+                Cell("", doubt, badge=badge),
+                Cell(split),
+                Cell(f"{row['n']:,}", sort=row["n"]),
+            ]
+        )
+    columns = [
+        Column("Metric"),
+        Column("Difference of"),
+        Column("Value", numeric=True, sub="95 % interval"),
+        Column("Verdict"),
+        Column("Only one right", numeric=True, sub="first / second"),
+        Column("n", numeric=True),
+    ]
+    told = dict.fromkeys((meaning(row["key"]).label, row["protocol"]) for row in rows)
+    return [Table("Paired differences", columns, body, quiet=True), Protocols(list(told))]
+
+
+def _everything(rows: Sequence[Mapping[str, Any]]) -> list[Block]:
+    models = list(dict.fromkeys(row["model"] for row in rows))
+    numbers = {(row["key"], row["model"]): Number.from_json(row) for row in rows}
+    body = []
+    for key in dict.fromkeys(row["key"] for row in rows):
+        cells = [number_cell(key, numbers.get((key, m))) for m in models]
+        body.append([Cell(meaning(key).label, sub=key), *cells])
+    columns = [Column("Number"), *(Column(m, numeric=True) for m in models)]
+    return [Table("Show the table", columns, body, folded=True)]

@@ -1,0 +1,159 @@
+"""Universal counterfactuals: how each picture was understood, and what each guide made of it."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from counterlens.report.kit.blocks import (
+    Badge,
+    Block,
+    Cell,
+    Column,
+    Gallery,
+    Picture,
+    Section,
+    Slider,
+    Strip,
+    Table,
+)
+from counterlens.report.kit.parts import embed, number_matrix, plain_table
+from counterlens.runs import Run
+from counterlens.runs.keys import show
+
+TABLES = ("uvce", "guides")
+SHOWN = 24  # the rest is in the table and in the run folder
+_HIDDEN = ("original", "image", "start", "reconstruction", "mask", "attention", "opinions", "trace")
+_KINDS = {
+    "class": "What would have to change",
+    "attribute": "One attribute against another",
+    "error": "What would have made it right",
+}
+
+
+def sections(run: Run) -> list[Section]:
+    """Counterfactuals of classes, of attributes and of errors, each apart."""
+    rows = run.table("uvce")
+    found = [
+        _section(run, kind, [row for row in rows if row["kind"] == kind])
+        for kind in _KINDS
+        if any(row["kind"] == kind for row in rows)
+    ]
+    guides = run.table("guides")
+    if guides:
+        lead = (
+            "Each row: pictures made with one classifier as the guide. Each column: the mean "
+            "confidence of one classifier in the target. On the diagonal the guide judges itself."
+        )
+        found.append(Section("guides", "Who guides, who is convinced", [_matrix(guides)], lead))
+    return found
+
+
+def _section(run: Run, kind: str, rows: Sequence[Mapping[str, Any]]) -> Section:
+    blocks: list[Block] = []
+    area = "uvce_error" if kind == "error" else "uvce"
+    blocks += number_matrix(run.numbers, area, caption="All of them", subject="Guide") or ()
+    groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault((str(row["id"]), str(row["target"])), []).append(row)
+    for number, part in enumerate(list(groups.values())[:SHOWN], 1):
+        blocks += _case(run, part, f"{kind}-{number}")
+    text = [{k: v for k, v in row.items() if k not in _HIDDEN} for row in rows]
+    blocks += plain_table("all rows", text, drawn=False)
+    lead = (
+        "A generator makes the picture again from its caption, exchanges the words, and is then "
+        "changed until the guide is sure of the target, while what lies outside the mask is held. "
+        "Prompt only: the words exchanged, nothing searched. Background: l2 distance to the "
+        "picture outside the mask."
+    )
+    return Section(f"uvce-{kind}", _KINDS[kind], blocks, lead)
+
+
+def _case(run: Run, rows: Sequence[Mapping[str, Any]], name: str) -> list[Block]:
+    first = rows[0]
+    target = first["target"]
+    pictures = [
+        _picture(run, first["original"], "as it is", f"{target} {_p(first['before'])}"),
+        _picture(run, first["reconstruction"], "made again", f"{first['psnr']:.1f} dB"),
+        _picture(run, first["mask"], "mask", f"{show(first['mask_share'], 'share')} of it"),
+        _picture(run, first["start"], "prompt only", f"{target} {_p(first['prompt_only'])}"),
+    ]
+    for row in rows:
+        badge = Badge("reached", "good") if row["reached"] else Badge("not reached", "bad")
+        title = f"{row['guide']}" if len(rows) > 1 else "counterfactual"
+        line = f"{target} {_p(row['after'])}"
+        pictures.append(_picture(run, row["image"], title, line, badge))
+    known = f", really {first['label']}" if first.get("label") else ""
+    told = (
+        f"{first['id']}: {first['predicted']} {_p(first['confidence'])}{known}. "
+        f"“{first['caption']}” → “{first['goal']}”"
+    )
+    blocks: list[Block] = [
+        Strip(f"towards {target}", told, [p for p in pictures if p], f"uvce-{name}")
+    ]
+    slider = _slider(run, first)
+    blocks += [slider] if slider else []
+    words = [
+        _picture(run, one["image"], str(one["word"]), "") for one in first.get("attention", ())
+    ]
+    shown = [p for p in words if p]
+    if shown:
+        note = (
+            "Where the generator looks at each word of the caption; brightest is most. (end): the "
+            "end of the text, where a small generator may keep all of it."
+        )
+        blocks.append(Gallery("Attention", shown, f"words-{name}", note))
+    return blocks
+
+
+def _slider(run: Run, row: Mapping[str, Any]) -> Slider | None:
+    before, after = embed(run, row["original"]), embed(run, row["image"])
+    if before is None or after is None:
+        return None
+    target = row["target"]
+    facts = [
+        ("Confidence before", f"{target} {_p(row['before'])}"),
+        ("Prompt only", f"{target} {_p(row['prompt_only'])}"),
+        ("Confidence after", f"{target} {_p(row['after'])}"),
+        ("Background", f"{row['background']:.3g}; prompt only {row['background_prompt_only']:.3g}"),
+        ("Schedule", f"attention kept in {row['inject']:.0%}, blended in {row['blend']:.0%}"),
+    ]
+    if row.get("round"):
+        facts.append(("Search", f"{row['round'] + 1}., with less weight on the background"))
+    facts += [
+        (f"{one['judge']} says", f"{one['answer']}; {target} {_p(one['after'])}")
+        for one in row.get("opinions", ())
+    ]
+    return Slider(
+        f"{row['id']} towards {target}",
+        Picture(before[0], f"{row['id']} as it is", "before", pixelated=before[1]),
+        Picture(after[0], f"{row['id']} changed towards {target}", "after", pixelated=after[1]),
+        None,
+        facts,
+    )
+
+
+def _picture(
+    run: Run, name: object, title: str, line: str, badge: Badge | None = None
+) -> Picture | None:
+    found = embed(run, name)
+    if found is None:
+        return None
+    return Picture(found[0], f"{title}. {line}".strip(), title, line, pixelated=found[1],
+                   badge=badge)  # fmt: skip
+
+
+def _matrix(rows: Sequence[Mapping[str, Any]]) -> Table:
+    names = [k for k in rows[0] if k not in ("guide", "n")]
+    columns = [Column("Guide"), *(Column(name, numeric=True) for name in names)]
+    body = []
+    for row in rows:
+        cells = [
+            Cell(_p(row[name]), sort=row[name], tone="good" if name == row["guide"] else "",
+                 more=f"n = {row['n']}")
+            for name in names
+        ]  # fmt: skip
+        body.append([Cell(str(row["guide"])), *cells])
+    return Table("Mean confidence in the target", columns, body)
+
+
+def _p(value: float) -> str:
+    return show(value, "share")

@@ -1,0 +1,178 @@
+"""Explanations: each picture beside what was made of it, in strips and under a slider."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from counterlens.report.kit.blocks import Badge, Block, Gallery, Picture, Section, Slider, Strip
+from counterlens.report.kit.parts import anchor, embed, number_matrix, plain_table
+from counterlens.report.pages import edited, features, generated
+from counterlens.runs import Run
+from counterlens.runs.keys import show, subject_words
+
+_OWN = ("counterfactuals", "maps", "edits", "neurons")
+TABLES = (*_OWN, *generated.TABLES, *edited.TABLES, *features.TABLES)
+STRIPS = 24  # the rest is in the table and in the run folder
+WIDE = 16
+_AREAS = ("counterfactual",)
+_HIDDEN = ("original", "image", "difference", "heat", "map", "opinions", "votes")
+_TITLES = {
+    "counterfactuals": "What would have to change",
+    "maps": "Where it looks",
+    "edits": "What makes it change its mind",
+    "neurons": "What drives its units",
+}
+_LEADS = {
+    "maps": "Colour is kept where the evidence for the class is; the line runs around what is at "
+    "least half as strong as the strongest.",
+    "edits": "The same picture, edited a little: what it then answers, and how sure it is.",
+}
+
+
+def sections(run: Run) -> list[Section]:
+    """A section per kind of explanation the run holds."""
+    made = [*generated.sections(run), *edited.sections(run), *features.sections(run)]
+    for name in _OWN:
+        rows = run.table(name)
+        if not rows:
+            continue
+        blocks: list[Block] = []
+        matrix = number_matrix(
+            run.numbers,
+            "counterfactual",
+            caption="How often each budget was enough",
+            subject="Budget",
+        )
+        if name == "counterfactuals" and matrix:
+            blocks += matrix
+        blocks += _units(run, rows) if name == "neurons" else _strips(run, rows)
+        text = [{k: v for k, v in row.items() if k not in _HIDDEN} for row in rows]
+        blocks += plain_table("all rows", text, drawn=False, folded=True)
+        made.append(Section(name, _TITLES[name], blocks, _lead(run, name)))
+    return made
+
+
+def _lead(run: Run, name: str) -> str:
+    rule = run.manifest.get("rule")
+    if name == "counterfactuals":
+        told = "Within each budget, the picture of which it is surest that it shows the target."
+        return f"{told} {rule}" if rule else told
+    return _LEADS.get(name, "")
+
+
+def _strips(run: Run, rows: Sequence[Mapping[str, Any]]) -> list[Block]:
+    groups: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
+    for row in rows:
+        target = str(row.get("target", row.get("family", "")))
+        groups.setdefault((str(row["id"]), str(row.get("model", "")), target), []).append(row)
+    strips: list[Block] = []
+    for number, ((name, model, target), part) in enumerate(list(groups.items())[:STRIPS], 1):
+        first = part[0]
+        start = _original(run, first)
+        pictures = [p for p in (start, *(_made(run, row) for row in part[:WIDE])) if p]
+        known = f", really {first['label']}" if first.get("label") else ""
+        sure = show(first.get("confidence"), "share")
+        told = f"{name}: {first['predicted']} {sure}{known}{f', {model}' if model else ''}"
+        towards = f"towards {target}" if "target" in first else target
+        place = f"strip-{number}-{len(pictures)}-{anchor(target)}"
+        strips.append(Strip(towards, told, pictures, place))
+        slider = _slider(run, part[-1]) if "after" in first else None
+        strips += [slider] if slider else []
+    return strips
+
+
+def _slider(run: Run, row: Mapping[str, Any]) -> Slider | None:
+    """The picture under the one that the largest budget made, with what is known about it."""
+    before, after = embed(run, row.get("original")), embed(run, row.get("image"))
+    if before is None or after is None:
+        return None
+    target = row["target"]
+    facts = [
+        ("Confidence before", f"{target} {show(row['before'], 'share')}"),
+        ("Confidence after", f"{target} {show(row['after'], 'share')}"),
+        ("Distance", f"{row['distance']:.4g} of {row['radius']:.4g} ({row['norm']})"),
+        ("Changed pixels", f"{row['changed']:,}"),
+        ("Smoothness of the change", f"{row['smoothness']:.2f}"),
+    ]
+    facts += [
+        (f"{one['judge']} says", f"{one['answer']}; {target} {show(one['after'], 'share')}")
+        for one in row.get("opinions", ())
+    ]
+    if row.get("verdict"):
+        facts.append(("Verdict", str(row["verdict"])))
+    change = embed(run, row.get("difference"))
+    return Slider(
+        f"{row['id']} towards {target}",
+        Picture(before[0], f"{row['id']} as it is", "before", pixelated=before[1]),
+        Picture(after[0], f"{row['id']} changed towards {target}", "after"),
+        Picture(change[0], "The change, grey where there is none", "the change, scaled up")
+        if change
+        else None,
+        facts,
+    )
+
+
+def _units(run: Run, rows: Sequence[Mapping[str, Any]]) -> list[Block]:
+    """Pictures of units: made from nothing first, then from real pictures."""
+    blocks: list[Block] = []
+    for how in dict.fromkeys(str(row["how"]) for row in rows):
+        pictures: list[Picture] = []
+        for row in (row for row in rows if row["how"] == how):
+            votes = ", ".join(str(vote["class"]) for vote in row.get("votes", ()))
+            told = f"speaks for {votes}" if votes else features.told(row)
+            start = f"{row['start']:.2f} → " if row["start"] is not None else ""
+            value = f"{start}{row['activation']:.2f}"
+            silent = row["start"] == row["activation"] == 0
+            value = "silent: no picture was found that drives it" if silent else value
+            for key, word in (("original", "as it is"), ("map", "where"), ("image", value)):
+                found = embed(run, row.get(key))
+                if found:
+                    alt = f"{row['name']}, {how}: {word}. {told}"
+                    number = len(pictures) + 1
+                    badge = Badge("driven", "bad") if row.get("driven") else None
+                    pictures.append(
+                        Picture(
+                            found[0], alt, str(row["name"]), word, told, found[1], number, badge
+                        )
+                    )
+        name = f"units-{how.replace(' ', '-')}"
+        blocks.append(Gallery(how.capitalize(), pictures[:STRIPS], name))
+    return blocks
+
+
+def _original(run: Run, row: Mapping[str, Any]) -> Picture | None:
+    found = embed(run, row.get("original"))
+    if found is None:
+        return None
+    sure = show(row.get("confidence"), "share")
+    alt = f"{row['id']} as it is. Predicted {row['predicted']} with confidence {sure}."
+    return Picture(found[0], alt, f"{row['predicted']} {sure}", "as it is", pixelated=found[1])
+
+
+def _made(run: Run, row: Mapping[str, Any]) -> Picture | None:
+    found = embed(run, row.get("image"))
+    if found is None:
+        return None
+    if "after" in row:
+        budget = subject_words("robust", f"{row['norm']}-{row['radius']:.3g}")
+        title = f"{row['target']} {show(row['after'], 'share')}"
+        line, badge = budget, _verdict(row.get("verdict"))
+        before = show(row["before"], "share")
+        alt = f"Changed within {budget}: {title} in confidence, {before} before."
+    elif "flipped" in row:
+        title = f"{row['answer']} {show(row['sure'], 'share')}"
+        line, badge = str(row["variant"]), Badge("flips", "bad") if row["flipped"] else None
+        alt = f"{row['variant']}: predicted {title}."
+    else:
+        title, line = str(row.get("method", "")), str(row.get("layer", ""))
+        badge = Badge("empty", "warn") if row.get("empty") else None
+        alt = f"{title} map for {row.get('target', '')}, layer {line}."
+    return Picture(found[0], alt, title, line, pixelated=found[1], badge=badge)
+
+
+def _verdict(word: object) -> Badge | None:
+    if not word:
+        return None
+    text = str(word)
+    if "evidence" in text:
+        return Badge(text, "good")
+    return Badge(text, "bad" if "noise" in text else "muted")

@@ -1,0 +1,302 @@
+"""Worst case: the accuracy that the AutoAttack ensemble leaves.
+
+Paper: Croce and Hein 2020 (autoattack2020).
+Differs: a point counts as broken only by an image that the model itself, in float32, gets
+       wrong.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from counterlens.ball import Ball
+from counterlens.checks import check_images, check_labels
+from counterlens.classifier import Classifier
+from counterlens.errors import InputError
+from counterlens.objectives import Predict
+from counterlens.search.ensemble.driver import Stage, Watch, drive
+from counterlens.search.ensemble.protocols import (
+    EOT,
+    Version,
+    lacking,
+    stages_of,
+    transfer,
+    without_gradients,
+)
+from counterlens.search.ensemble.state import CLEAN, Board, new_board
+from counterlens.search.ensemble.store import Store, fingerprint
+from counterlens.search.ensemble.trust import Trust, examine
+from counterlens.search.fast.engine import (
+    Engine,
+    Precision,
+    auto_batch,
+    engine,
+    home,
+    probe,
+    warm_up,
+)
+from counterlens.search.fast.prebuild import Variant
+from counterlens.search.square import Square
+from counterlens.search.square import orders as square_kernels
+from counterlens.types import Flags, Images, Labels, Scores
+
+Progress = Callable[[dict[str, Any]], None]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How an attack is run; none of it but `seed` changes what is searched for.
+
+    Args:
+        seed: everything random follows from it and the position of a point.
+        batch: items evaluated together; "auto" fits the device's memory.
+        precision: of the search; None means bf16 on a GPU, float32 elsewhere. Whatever the
+            search claims is verified in float32.
+        compiled: let torch.compile build the searched twin of the model.
+        budget: seconds after which to stop with bounds; None runs to the end.
+        state: folder that remembers the attack; an interrupted one goes on from there.
+        save_every: seconds between two saves.
+        trust: run the probes that judge the result. They always run, and after a budget has ended
+            there are fewer: about 1,000 evaluations on top of it.
+    """
+
+    seed: int = 0
+    batch: int | Literal["auto"] = "auto"
+    precision: Precision | None = None
+    compiled: bool = False
+    budget: float | None = None
+    state: Path | None = None
+    save_every: float = 30.0
+    trust: bool = True
+    progress: Progress | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True)
+class Robustness:
+    """What an ensemble of attacks left standing.
+
+    Args:
+        robust: points classified right everywhere the attacks looked.
+        correct: points classified right without attack.
+        points: for a broken point the misclassified image, else the clean one.
+        distances: smallest distance at which a misclassified image was met; ∞ if none,
+            0 for points that are wrong without attack. May exceed the radius.
+        broken_by: the stage that broke each point; "clean", or "" where it held.
+        stages: one record per finished stage.
+        counts: images sent forward, backward and through verification.
+        complete: False if the budget ended first; then `bounds` is all that is known.
+        settled: points no attack has anything left to do for.
+        bounds: robust accuracy lies between these.
+        trust: whether the number may be quoted, and why not.
+        protocol: how it was measured, in one line.
+        compiling: seconds spent on compiling the searched twin.
+        notes: what was replaced or skipped.
+    """
+
+    robust: Flags
+    correct: Flags
+    points: Images
+    distances: Scores
+    broken_by: tuple[str, ...]
+    stages: tuple[dict[str, Any], ...]
+    counts: dict[str, int]
+    complete: bool
+    settled: int
+    bounds: tuple[float, float]
+    trust: Trust
+    protocol: str
+    compiling: float = 0.0
+    notes: tuple[str, ...] = ()
+
+    @property
+    def accuracy(self) -> float:
+        """Share of all points that are still classified right."""
+        return self.robust.double().mean().item()
+
+
+def robust(
+    classifier: Predict,
+    x: Images,
+    y: Labels,
+    ball: Ball,
+    *,
+    version: Version | Sequence[Stage] = "standard",
+    settings: Settings = Settings(),  # noqa: B008  frozen
+    surrogates: Sequence[Predict] = (),
+) -> Robustness:
+    """Attack every point with the ensemble; what holds is the robust accuracy.
+
+    Equation: autoattack2020 §5   robust = ∩ over attacks of {classified right after it}
+
+    A model without gradients is attacked by Square alone, and by transfer where there are
+    surrogates; its verdict is "do not quote".
+
+    Args:
+        version: a named protocol, or the stages of one's own.
+        surrogates: other models on the same classes and images; what is found against them is
+            tried on this one, after everything else, on the points that still hold.
+    """
+    classes = door(classifier, x, y, ball)
+    if isinstance(version, str):
+        stages, notes = stages_of(version, classes, ball.norm)
+    else:
+        stages, notes = list(version), []
+    name = version if isinstance(version, str) else "+".join(stage.name for stage in stages)
+    repeats = EOT if version == "rand" else 1
+    with (
+        lend(classifier, x, settings, repeats, kernels(stages, x, ball)) as (made, batch),
+        _surrogates(surrogates, x, classes, settings, made) as transfers,
+    ):
+        if not made.differentiable:
+            stages = without_gradients(stages, ball.norm)
+            notes.append("the model has no gradients")
+        stages = [*stages, *transfers]
+        if not stages:
+            raise InputError(
+                f"the model has no gradients, and no attack without gradients knows {ball.norm}. "
+                "Attack in l2 or linf, or give surrogates."
+            )
+        plan = [(stage.name, repr(stage.rule), stage.variants) for stage in stages]
+        about: dict[str, Any] = {"plan": plan}
+        if surrogates:
+            about["surrogates"] = [fingerprint({}, model=one) for one in surrogates]
+        board, watch = prepare(classifier, made, x, y, ball, settings, batch, about)
+        complete = drive(made, stages, board, watch, batch=batch)
+        trust = examine(
+            made,
+            board,
+            lacking=lacking(stages, classes, ball.norm),
+            complete=complete,
+            probes=settings.trust,
+        )
+        notes += made.notes
+    ensemble = "APGD-CE and APGD-T with 3 targets" if name == "fast" else f"AutoAttack {name}"
+    if not made.differentiable:
+        ensemble = "Square alone"
+    if transfers:
+        ensemble += f" and {', '.join(stage.name for stage in transfers)}"
+    protocol = f"{ensemble}, {ball.norm} {ball.radius:.4g}, seed {settings.seed}"
+    return _summary(board, made, complete, trust, protocol, notes)
+
+
+@contextmanager
+def _surrogates(
+    surrogates: Sequence[Predict], x: Images, classes: int, settings: Settings, made: Engine
+) -> Iterator[list[Stage]]:
+    """A stage for each surrogate."""
+    with ExitStack() as stack:
+        stages = []
+        for number, one in enumerate(surrogates, 1):
+            name = str(getattr(one, "name", number))
+            if home(one, x) != home(made.model, x):
+                raise InputError(f"surrogate {name} lives on another device than the model.")
+            count = probe(one, x[:1].to(made.device))
+            if count != classes:
+                raise InputError(f"surrogate {name} has {count} classes, the model {classes}.")
+            lent = stack.enter_context(engine(one, x, precision=settings.precision))
+            if not lent.differentiable:
+                raise InputError(
+                    f"surrogate {name} has no gradients, expected a model that can be "
+                    "attacked with them."
+                )
+            stages.append(transfer(lent, name))
+        yield stages
+
+
+def door(classifier: Predict, x: Images, y: Labels | None, ball: Ball) -> int:
+    """Refuse bad input before any work; the number of classes."""
+    check_images(x)
+    if isinstance(ball.radius, torch.Tensor):
+        raise InputError("the radius is one per row, expected one number for all points.")
+    if isinstance(classifier, Classifier):
+        size = classifier.preprocess.size
+        if tuple(x.shape[2:]) != size or x.shape[1] != classifier.channels:
+            raise InputError(
+                f"images are {tuple(x.shape[1:])}, {classifier.name} takes "
+                f"({classifier.channels}, {size[0]}, {size[1]}). Prepare them with its preprocess."
+            )
+        classes = len(classifier.classes)
+    else:
+        classes = probe(classifier, x[:1].to(home(classifier, x)))
+    if y is not None:
+        check_labels(y, classes=classes, rows=len(x))
+    return classes
+
+
+def kernels(stages: Sequence[Stage], x: Images, ball: Ball) -> dict[str, list[Variant]]:
+    """What the stages will ask for beside the model."""
+    rules = [stage.rule for stage in stages if isinstance(stage.rule, Square)]
+    return square_kernels(x.shape, ball.norm, rules[0].share) if rules else {}
+
+
+@contextmanager
+def lend(
+    classifier: Predict,
+    x: Images,
+    settings: Settings,
+    repeats: int,
+    later: dict[str, list[Variant]] | None = None,
+) -> Iterator[tuple[Engine, int]]:
+    """An engine and the batch size to use it with."""
+    size = settings.batch if isinstance(settings.batch, int) else 0
+    if size < 0 or (size == 0 and settings.batch != "auto"):
+        raise InputError(f"batch is {settings.batch}, expected a number above 0 or auto.")
+    with engine(
+        classifier,
+        x,
+        precision=settings.precision,
+        compiled=settings.compiled,
+        repeats=repeats,
+        later=later,
+    ) as made:
+        batch = size or auto_batch(made, x)
+        if settings.compiled:
+            warm_up(made, x, batch)
+        yield made, batch
+
+
+def prepare(
+    classifier: Predict,
+    made: Engine,
+    x: Images,
+    y: Labels | None,
+    ball: Ball,
+    settings: Settings,
+    batch: int,
+    about: dict[str, Any],
+) -> tuple[Board, Watch]:
+    board = new_board(made, x, y, ball, seed=settings.seed, batch=batch)
+    store = None
+    if settings.state is not None:
+        about |= {"norm": ball.norm, "radius": float(ball.radius), "seed": settings.seed}
+        about |= {"batch": batch, "precision": made.precision, "compiled": settings.compiled}
+        mark = fingerprint(about, board.x, board.y, model=classifier)
+        store = Store(settings.state, mark, settings.save_every)
+    return board, Watch(settings.budget, store, settings.progress)
+
+
+def _summary(
+    board: Board, made: Engine, complete: bool, trust: Trust, protocol: str, notes: list[str]
+) -> Robustness:
+    holds = board.robust
+    low = float((holds & board.finished).mean())
+    return Robustness(
+        robust=torch.from_numpy(holds.copy()),
+        correct=torch.tensor([name != CLEAN for name in board.broken_by]),
+        points=board.points,
+        distances=torch.from_numpy(board.nearest).float(),
+        broken_by=tuple(board.broken_by),
+        stages=tuple(board.tallies),
+        counts=made.counts.as_dict(),
+        complete=complete,
+        settled=int(board.finished.sum()),
+        bounds=(low, float(holds.mean())),
+        trust=trust,
+        protocol=protocol,
+        compiling=made.compiling,
+        notes=tuple(notes),
+    )

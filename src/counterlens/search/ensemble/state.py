@@ -1,0 +1,91 @@
+"""Board: what is known about every point of a data set under attack."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from counterlens.ball import Ball, mix, row_seeds
+from counterlens.search.fast.engine import Engine
+from counterlens.types import Images, Labels
+
+ON_DEVICE = 4 * 2**30  # bytes of images kept on the device; more stay in main memory
+CLEAN = "clean"  # named as the breaker of points that need no attack
+
+
+@dataclass
+class Board:
+    """Points, their verdicts so far and the best image met for each.
+
+    Args:
+        x, y: clean images and true labels; y is ignored where confidence is raised.
+        seeds: one per point; everything random about a point follows from it.
+        targets: classes in falling order of the clean logits, the true one left out.
+        robust: which points nothing has broken yet.
+        points: the misclassified (or best) image of each point, in main memory.
+        broken_by: name of what broke a point, "" while it holds.
+        evaluations: evaluations its item had seen when it broke.
+        nearest: smallest distance at which a misclassified point was met, ∞ if none.
+        finished: which points no stage has anything left to do for.
+        top: best score so far, where an objective is raised rather than points broken.
+    """
+
+    x: Images
+    y: Labels
+    ball: Ball
+    seeds: Tensor
+    targets: Tensor
+    robust: NDArray[np.bool_]
+    points: Images
+    broken_by: list[str]
+    evaluations: NDArray[np.int64]
+    nearest: NDArray[np.float64]
+    top: NDArray[np.float64]
+    finished: NDArray[np.bool_]
+    fresh: list[int] = field(default_factory=list)
+    tallies: list[dict[str, Any]] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.robust)
+
+    def take(self, rows: NDArray[np.int64], device: torch.device) -> tuple[Images, Labels]:
+        """Images and labels of some rows, on the device."""
+        index = torch.from_numpy(rows)
+        x = self.x[index.to(self.x.device)].to(device)
+        return x, self.y[index].to(device)
+
+    def keep_point(self, row: int, point: Tensor) -> None:
+        """Remember an image for a row; the next save writes it."""
+        self.points[row] = point
+        self.fresh.append(row)
+
+
+def new_board(
+    made: Engine, x: Images, y: Labels | None, ball: Ball, *, seed: int, batch: int
+) -> Board:
+    """The board before any attack: clean mistakes are broken already."""
+    logits = made.verify(x, batch=batch).cpu()
+    rows = len(x)
+    labels = logits.argmax(1) if y is None else y.cpu()
+    order = logits.argsort(dim=1, descending=True, stable=True)
+    others = order[order != labels[:, None]].view(rows, -1)
+    right = np.ones(rows, bool) if y is None else (logits.argmax(1) == labels).numpy()
+    x = x if x.dtype == torch.float64 else x.float()
+    stays = x.numel() * 4 > ON_DEVICE
+    return Board(
+        x=x.cpu() if stays else x.to(made.device),
+        y=labels,
+        ball=ball,
+        seeds=mix(row_seeds(rows, seed), 0),
+        targets=others,
+        robust=right.copy(),
+        points=x.cpu().clone(),
+        broken_by=["" if good else CLEAN for good in right],
+        evaluations=np.zeros(rows, np.int64),
+        nearest=np.where(right, np.inf, 0.0),
+        top=np.full(rows, -np.inf),
+        finished=~right,
+    )

@@ -1,0 +1,1 @@
+"""Speed of attacks on a GPU: half-precision copies, folded norms, fused kernels, CUDA graphs."""

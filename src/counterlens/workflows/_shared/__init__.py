@@ -1,0 +1,1 @@
+"""What several workflows share: sessions, results, input pictures, generators, batches."""

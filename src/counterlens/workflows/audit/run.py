@@ -1,0 +1,419 @@
+"""Audit: measure a classifier on a set of images and write one honest report.
+
+One pass over each set; every number is a function of the logits it leaves.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Int64
+from torch import Tensor
+
+from counterlens import doctor, metrics
+from counterlens.classifier import Classifier
+from counterlens.data import from_images, mined_with, name_of, open_set
+from counterlens.errors import InputError
+from counterlens.images import ImageSet, fitting_size
+from counterlens.models.weights import weights_hash
+from counterlens.predictions import predict
+from counterlens.report import render
+from counterlens.runs import (
+    Number,
+    Run,
+    check_gates,
+    keep_logits,
+    key_part,
+    new_folder,
+    parse_gate,
+)
+from counterlens.workflows._shared.objects import Objects, headline, texts
+from counterlens.workflows.audit import gallery
+from counterlens.workflows.audit.network_facts import network_facts
+from counterlens.workflows.audit.protocol import Inside, Protocol, choose
+from counterlens.workflows.audit.radius import radius_curves
+from counterlens.workflows.audit.robustness import parse_attack, robustness, seconds, worst_ood
+from counterlens.workflows.audit.settings import Settings
+from counterlens.workflows.audit.surrogates import surrogates
+from counterlens.workflows.compare import families
+from counterlens.workflows.compare.run import compare
+from counterlens.workflows.explain.edits import edit_numbers
+
+
+def audit(
+    models: object,
+    data: object,
+    *,
+    about: str | Sequence[str] = (),
+    ood: object = (),
+    attack: str | Sequence[str] = (),
+    ood_attack: str | None = None,
+    attack_version: str = "standard",
+    attack_points: int = 1000,
+    budget: str | None = None,
+    radius_curve: str | None = None,
+    surrogate: object = (),
+    flips: int = 0,
+    calibrate: object = None,
+    require: str | Sequence[str] = (),
+    anyway: bool = False,
+    limit: int | None = None,
+    batch: int | None = None,
+    workers: int | None = None,
+    out: Path | None = None,
+    resume: bool = False,
+    seed: int = 0,
+    device: str = "auto",
+    trust_remote_code: bool = False,
+    quiet: bool = False,
+) -> list[Run]:
+    """Audit one model or several; the last run is the one to show.
+
+    Several models get a run each, inside `out`, and a comparison of them beside it. Under attack
+    they attack each other: images found against one are tried on the others.
+
+    Args:
+        models: one model or a list of them, or a mapping that names them. A model is a spec
+            (NAME=SPEC calls it by a name of your own), a Classifier, or a torch module that says
+            its classes and size; see `as_classifier`.
+        data: a spec, or an object: a torch Dataset or DataLoader, a Hugging Face dataset, (images,
+            labels) arrays; see `as_image_set`. So is `calibrate`, whose images the temperature is
+            fitted on, and so are the sets of `ood`: a list, or a mapping that names them.
+        attack: balls such as l2:0.5 or linf:8/255.
+        surrogate: further models of the same classes to attack in place of the audited ones.
+        about: `NAME: key=value`, what a model's card does not tell: family, attention, training.
+    """
+    given = Objects(device, limit, seed, trust_remote_code)
+    specs, images = given.model_specs(models), given.set_spec(data)
+    names = [families.named(model)[0] for model in specs]
+    told = families.told(texts(about), names)
+    settings = Settings(
+        specs[0],
+        images,
+        given.set_specs(ood),
+        texts(attack),
+        ood_attack,
+        attack_version,
+        attack_points,
+        budget,
+        flips,
+        None if calibrate is None else given.set_spec(calibrate),
+        texts(require),
+        anyway,
+        limit,
+        batch,
+        workers,
+        seed,
+        device,
+        trust_remote_code,
+        radius_curve,
+        tuple(given.model_specs(texts(surrogate))) if surrogate else (),
+    )
+    _check(settings)
+    if len(specs) == 1:
+        folder = out or new_folder("audit", f"{_short(specs[0])}-{name_of(images)}")
+        return [_audit(settings, folder, told, given, resume=resume, quiet=quiet)]
+    parent = out or new_folder("audit", f"{len(specs)}-models-{name_of(images)}")
+    runs = []
+    for number, model in enumerate(specs, 1):
+        folder = parent / f"{number}-{_short(model)}"
+        if resume and (folder / "DONE").exists():
+            runs.append(Run.open(folder))
+            continue
+        peers = tuple(other for other in specs if other != model) if settings.attack else ()
+        asked = replace(settings, model=model, peers=peers)
+        runs.append(_audit(asked, folder, told, given, resume=resume, quiet=quiet))
+    together = parent / "compare"
+    if resume and (together / "DONE").exists():
+        return [*runs, Run.open(together)]
+    return [*runs, compare([run.folder for run in runs], out=together)]
+
+
+def _check(settings: Settings) -> None:
+    """Refuse what cannot work before anything is loaded or written."""
+    for text in settings.require:
+        parse_gate(text)
+    for ball in (*settings.attack, settings.ood_attack, settings.radius_curve):
+        if ball is not None:
+            parse_attack(ball)
+    if settings.surrogate and not settings.attack:
+        raise InputError(
+            "a surrogate came without an attack, which alone would use it. Give one, for example "
+            "attack=['l2:0.5'] (--attack l2:0.5)."
+        )
+    seconds(settings.budget)
+    names = [name_of(spec) for spec in (settings.data, *settings.ood)]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise InputError(
+            f"two sets are named {twice[0]!r}. Name one of them yourself: --ood NAME=SPEC."
+        )
+    if settings.limit is not None and settings.limit < 1:
+        raise InputError(f"--limit is {settings.limit}, expected 1 or more.")
+
+
+def _short(model: str) -> str:
+    name, spec = families.named(model)
+    if spec != model:
+        return key_part(name)
+    return key_part(Path(model.split("@")[0].split(":")[-1]).name) or "model"
+
+
+def _audit(
+    settings: Settings,
+    folder: Path,
+    told: families.Told,
+    given: Objects,
+    *,
+    resume: bool,
+    quiet: bool,
+) -> Run:
+    name, spec = families.named(settings.model)
+    classifier = given.load(settings.model)
+    size, channels = fitting_size(classifier.preprocess), classifier.channels
+
+    def opened(spec: str) -> ImageSet:
+        return given.open(spec, size=size, channels=channels)
+
+    images = opened(settings.data)
+    protocol = choose(classifier, images)
+    outside = [opened(from_images(spec, settings.data)) for spec in settings.ood]
+    held = opened(settings.calibrate) if settings.calibrate else None
+
+    run = Run.create(folder, "audit", asdict(settings), resume=resume)
+    weights = weights_hash(classifier)
+    mined = [s for s in (settings.data, *settings.ood) if weights in mined_with(s)]
+    run.note(
+        model=headline(settings.model, classifier),
+        spec=spec,
+        about={**network_facts(classifier), "filter": bool(mined), **told.get(name, {})},
+        data=images.name,
+        classes=len(protocol.classes),
+        matched=protocol.matching.summary(),
+        weights_hash=weights,
+        data_fingerprint={s.name: s.fingerprint for s in [images, *outside]},
+        **({"calibration_fingerprint": held.fingerprint} if held else {}),
+        notes={name_of(s): [families.MINED] for s in mined}
+        | {s.name: list(s.notes) for s in [images, *outside] if s.notes}
+        | {k: v for k, v in {classifier.name: classifier.card.get("notes")}.items() if v},
+        preprocess=asdict(classifier.preprocess),
+        device=str(classifier.mean.device),
+        seed=settings.seed,
+    )
+    run.write_table("matching", protocol.matching.table())
+    findings = doctor.examine(classifier, images, seed=settings.seed)
+    run.write_table("doctor", [asdict(finding) for finding in findings])
+    if not settings.anyway:
+        doctor.refuse_if_failed(findings)
+
+    said = _Said(run, classifier, settings, quiet)
+    inside, reported = _inside(said, images, protocol, held)
+    run.add_numbers(_background(said, images))
+    if settings.flips:
+        run.add_numbers(edit_numbers(classifier, images, points=settings.flips))
+    for other in outside:
+        _outside(said, other, inside)
+    others, rows = surrogates(settings, classifier, images, protocol, given.load)
+    run.write_table("surrogates", rows)
+    for text in settings.attack:
+        robustness(run, classifier, images, protocol, reported, text, settings, others, quiet=quiet)
+    if settings.ood_attack:
+        for other in outside:
+            worst_ood(
+                run,
+                classifier,
+                other,
+                inside.against(other, classifier),
+                settings.ood_attack,
+                settings,
+                quiet=quiet,
+            )
+    if settings.radius_curve:
+        views = [(other, inside.against(other, classifier)) for other in outside]
+        radius_curves(run, classifier, images, reported, inside, views, settings, quiet=quiet)
+    run.write_table("gates", _gates(settings, run))
+    render(run)
+    run.finish()
+    return run
+
+
+@dataclass(frozen=True)
+class _Said:
+    """Predictions of one model, made once and kept for a resumed run."""
+
+    run: Run
+    classifier: Classifier
+    settings: Settings
+    quiet: bool
+
+    def about(self, images: ImageSet, role: str) -> Tensor:
+        """Outputs for a whole set, from the state of an interrupted run where it has them."""
+        path = self.run.path("state", f"outputs-{role}-{key_part(images.name)}.npy")
+        if path.exists():
+            return torch.from_numpy(np.load(path))
+        found = predict(
+            self.classifier,
+            images,
+            batch=self.settings.batch or "auto",
+            workers="auto" if self.settings.workers is None else self.settings.workers,
+            progress=not self.quiet,
+            out=path,
+        )
+        return torch.as_tensor(found.logits)
+
+
+def _inside(
+    said: _Said, images: ImageSet, protocol: Protocol, held: ImageSet | None
+) -> tuple[Inside, Int64[np.ndarray, "n"]]:
+    """Numbers and tables on the labelled set, without the share the temperature is fitted on.
+
+    Returns the view on the images reported on, and which rows of the set they are.
+    """
+    run, seed = said.run, said.settings.seed
+    outputs = said.about(images, "in")
+    labels = torch.from_numpy(protocol.labels)
+    known = protocol.known
+    if held is not None:
+        theirs = choose(said.classifier, held)
+        some = torch.from_numpy(np.flatnonzero(theirs.known))
+        fit_logits = theirs.logits(said.about(held, "calibrate"))[some]
+        fit_labels = torch.from_numpy(theirs.labels)[some]
+        source = f"{len(some)} images of {held.name}"
+        reported = torch.from_numpy(np.flatnonzero(known))
+    else:
+        apart = metrics.split_by_id(images.ids, 0.2)
+        some = torch.from_numpy(np.flatnonzero(known & apart))
+        reported = torch.from_numpy(np.flatnonzero(known & ~apart))
+        fit_logits, fit_labels = protocol.logits(outputs[some]), labels[some]
+        source = f"{len(some)} images of {images.name} set apart by id and not reported on"
+    if not len(reported):
+        raise InputError(
+            f"{images.name} leaves no image to report on: {len(images)} images in all. "
+            "Give more images, or calibrate on others: --calibrate SPEC."
+        )
+    logits, true = protocol.logits(outputs[reported]), labels[reported]
+    heat = _temperature(run, fit_logits, fit_labels, source, seed)
+
+    numbers = metrics.classification_numbers(
+        logits, true, temperature=heat, protocol=protocol.text, seed=seed
+    )
+    over_all = protocol.right_over_all(outputs[reported], true)
+    numbers["accuracy.top1_all"] = metrics.share(
+        over_all, f"arg-max over all {outputs.shape[1]} classes of the model"
+    )
+    numbers |= _cues(images, protocol, outputs, reported)
+    run.add_numbers(numbers)
+
+    before, after = metrics.judge(logits, true), metrics.judge(logits, true, temperature=heat)
+    k = logits.shape[1]
+    run.write_table("per_class", metrics.per_class(before, true, protocol.classes))
+    run.write_table("confusions", metrics.confusions(before.answer, true, protocol.classes))
+    run.write_table(
+        "reliability",
+        [
+            *metrics.reliability(before.confidence, before.right, classes=k, when="before"),
+            *metrics.reliability(after.confidence, after.right, classes=k, when="after"),
+        ],
+    )
+    run.write_table("response_rate", metrics.response_rate(before.score, before.right))
+    run.write_table("confidence_hist", metrics.confidence_hist(after.confidence, name=images.name))
+    ids = [images.ids[i] for i in reported.tolist()]
+    keep_logits(
+        run, key_part(images.name), logits.numpy(), labels=true.tolist(), ids=ids, temperature=heat
+    )
+    gallery.mistakes(run, images, reported, after, true, protocol.classes)
+    return Inside(protocol, outputs[reported], true, heat), reported.numpy()
+
+
+def _temperature(run: Run, logits: Tensor, labels: Tensor, source: str, seed: int) -> float:
+    """Fit the temperature; with too few images it stays 1 and the run says so."""
+    if len(labels) < 20:
+        reason = f"{len(labels)} images to fit it on, expected 20 or more; temperature 1 is used"
+        run.add_numbers(
+            {"calibration.temperature": Number.missing(reason, f"fitted on {source}", len(labels))}
+        )
+        return 1.0
+    fitted = metrics.temperature_number(logits, labels, source=source, seed=seed)
+    by_nll = metrics.temperature_number(logits, labels, source=source, method="nll", seed=seed)
+    run.add_numbers({"calibration.temperature": fitted, "calibration.temperature_nll": by_nll})
+    assert fitted.value is not None
+    return fitted.value
+
+
+def _cues(
+    images: ImageSet, protocol: Protocol, outputs: Tensor, reported: Tensor
+) -> dict[str, Number]:
+    """Shape and texture bias, where the pictures carry two cues."""
+    textures = images.extra.get("texture_labels")
+    if textures is None or protocol.matching.map.rule != "mean":
+        return {}
+    texture = torch.from_numpy(protocol.matching.relabel(np.asarray(textures, dtype=np.int64)))
+    shape = torch.from_numpy(protocol.labels)
+    votes = metrics.cue_votes(
+        outputs[reported], shape[reported], texture[reported], protocol.matching.map.groups
+    )
+    return {
+        "bias.shape": metrics.shape_number(votes, protocol=protocol.text),
+        "bias.texture": metrics.texture_number(votes, protocol=protocol.text),
+    }
+
+
+def _background(said: _Said, images: ImageSet) -> dict[str, Number]:
+    """The background gap, where the data is the background challenge."""
+    if images.space != "imagenet-9":
+        return {}
+    root = said.settings.data.partition("@")[2]
+    right, ids = [], []
+    for variant in ("mixed_same", "mixed_rand"):
+        try:
+            part = open_set(
+                f"known:imagenet-9/{variant}@{root}",
+                limit=said.settings.limit,
+                seed=said.settings.seed,
+            )
+        except InputError as error:
+            return {"bias.background_gap": Number.missing(str(error), "ImageNet-9")}
+        theirs = choose(said.classifier, part)
+        outputs = said.about(part, "background")
+        right.append(theirs.right_over_all(outputs, torch.from_numpy(theirs.labels)))
+        ids.append(list(part.ids))
+    return {"bias.background_gap": metrics.background_number(*right, ids=(ids[0], ids[1]))}
+
+
+def _outside(said: _Said, other: ImageSet, inside: Inside) -> None:
+    """How far an unknown set is told apart by confidence alone."""
+    view = inside.against(other, said.classifier)
+    logits = view.protocol.logits(said.about(other, "ood"))
+    run = said.run
+    numbers = metrics.ood_numbers(
+        view.logits,
+        logits,
+        name=other.name,
+        temperature=view.temperature,
+        protocol=view.protocol.text,
+        seed=said.settings.seed,
+    )
+    run.add_numbers(numbers)
+    answers = metrics.answers(logits, temperature=view.temperature)
+    kept = [row for row in run.table("confidence_hist") if row["set"] != other.name]
+    rows = metrics.confidence_hist(answers.confidence, name=other.name)
+    run.write_table("confidence_hist", [*kept, *rows])
+    keep_logits(
+        run,
+        key_part(other.name),
+        logits.numpy(),
+        labels=[-1] * len(logits),
+        ids=list(other.ids),
+        role="ood",
+        temperature=view.temperature,
+    )
+    gallery.surest(run, other, answers, view.protocol.classes)
+
+
+def _gates(settings: Settings, run: Run) -> list[dict[str, object]]:
+    results = check_gates([parse_gate(text) for text in settings.require], run.numbers)
+    return [
+        {"gate": r.gate.text, "value": r.value, "passed": r.passed, "why": r.why} for r in results
+    ]

@@ -1,0 +1,343 @@
+"""Put audits side by side, flag clear failures, and pair what was measured on the same images.
+
+Paper: Augustin et al. 2020, Adversarial Robustness on In- and Out-Distribution Improves
+       Explainability, ECCV (Tables 1 and 2).
+Differs: the paper marks an entry "significantly worse" than the best by eye. Here a failure is a
+         gap to the best model beyond a stated limit, with intervals that do not overlap.
+"""
+
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+from counterlens.errors import InputError
+from counterlens.report import render
+from counterlens.runs import Number, Run, kept_logits, key_part, new_folder, reading
+from counterlens.runs.keys import bounded, meaning, model_words, show, verdict, worst_verdict
+from counterlens.workflows.compare import families, pairs
+
+RULE = (
+    "A model fails where it is behind the best of the comparison by more than the metric's limit "
+    "and the two 95 % intervals do not overlap. Numbers that must not be quoted are never best."
+)
+_MEANS = ("auroc", "worst_auroc", "mmc")
+
+
+def compare(
+    *runs: str | Path | Run | Sequence[Any],
+    about: str | Sequence[str] = (),
+    out: Path | None = None,
+) -> Run:
+    """Compare finished runs that hold numbers; write a run with tables and a report.
+
+    Args:
+        runs: at least two runs or their folders, audits as a rule; or lists of them.
+        about: `NAME: key=value`, what a model's audit could not tell: family, attention, training.
+        out: folder to create. Default: a new one under runs/.
+    """
+    opened = [_open(one) for one in _flat(runs)]
+    if len(opened) < 2:
+        raise InputError("compare needs at least two run folders: counterlens compare RUN RUN…")
+    with reading(*opened):
+        return _compare(opened, [about] if isinstance(about, str) else about, out)
+
+
+def _compare(opened: Sequence[Run], about: Sequence[str], out: Path | None) -> Run:
+    """Everything is read and compared before the first file is written."""
+    names = model_names(opened)
+    told = families.told(about, names)
+    numbers = dict(zip(names, (run.numbers for run in opened), strict=True))
+    notes = _notes(names, opened)
+    summary = summarise(numbers, judged=not notes)
+    by_name = dict(zip(names, opened, strict=True))
+    paired = [
+        *pairs.paired_rows({name: kept_logits(one) for name, one in by_name.items()}),
+        *pairs.robust_rows(by_name),
+        *pairs.worst_rows(by_name),
+    ]
+    paired = [{**row, "trust": _trust(row, numbers)} for row in paired if _whole(row, numbers)]
+    tables = {
+        "models": _models(names, opened),
+        "families": families.family_rows(names, opened, told),
+        "response_rate": families.response_rows(names, opened),
+        "notes": [{"note": note} for note in notes],
+        "summary": summary,
+        "failures": [row for row in summary if row["status"] == "fail"],
+        "paired": paired,
+        "everything": _everything(numbers),
+    }
+    run = Run.create(
+        out or new_folder("compare", "-".join(names)),
+        "compare",
+        {"runs": [str(one.folder) for one in opened]},
+    )
+    for name, rows in tables.items():
+        run.write_table(name, rows)
+    run.add_numbers(_failure_counts(names, summary))
+    run.add_numbers(_paired_numbers(paired))
+    run.note(model=" · ".join(names), rule=RULE)
+    render(run)
+    run.finish()
+    return run
+
+
+def model_names(runs: Sequence[Run]) -> list[str]:
+    """A short name for each run, made unique where two runs are of the same model."""
+    names = []
+    for run in runs:
+        facts = run.manifest
+        model = facts.get("model") or facts["settings"].get("model") or run.folder.name
+        names.append(model_words(model) if isinstance(model, str) else run.folder.name)
+    return [
+        name if names.count(name) == 1 else f"{name} ({run.folder.name})"
+        for name, run in zip(names, runs, strict=True)
+    ]
+
+
+def summarise(
+    numbers: Mapping[str, Mapping[str, Number]], *, judged: bool = True
+) -> list[dict[str, Any]]:
+    """One row per metric and model: value, interval, gap to the best, and a status.
+
+    Status is best, ok, worse (beyond the limit, intervals overlap), fail, missing, do not quote,
+    incomplete where the value is only a bound, or apart where the runs must not be judged against
+    each other.
+    """
+    measured = {model: _with_means(own, numbers) for model, own in numbers.items()}
+    every = dict.fromkeys(key for own in measured.values() for key in own)
+    scaled = "calibration.ece_scaled" in every  # as the paper does; the raw error only without it
+    keys = [k for k in every if _in_summary(k) and not (scaled and k == "calibration.ece")]
+    return [row for key in sorted(keys, key=_place) for row in _judge(key, measured, judged)]
+
+
+def _judge(
+    key: str, measured: Mapping[str, Mapping[str, Number]], judged: bool
+) -> list[dict[str, Any]]:
+    m = meaning(key)
+    usable = {
+        model: own[key]
+        for model, own in measured.items()
+        if key in own
+        and own[key].value is not None
+        and not own[key].bound
+        and verdict(own[key]) != "do not quote"
+    }
+    pick = max if m.better == "up" else min
+    best = pick(usable, key=lambda model: usable[model].value or 0.0) if usable else None
+    rows = []
+    for model, own in measured.items():
+        number = own.get(key) or Number.missing("this run did not measure it", "")
+        gap = _gap(number, usable[best], m.better) if best and number.value is not None else None
+        if model not in usable:
+            status = "incomplete" if number.bound else "do not quote"
+            status = "missing" if number.value is None else status
+        elif not judged or best is None or gap is None:
+            status = "apart"
+        elif number.value == usable[best].value:
+            status = "best"
+        elif m.limit is None or gap <= m.limit + 1e-9:
+            status = "ok"
+        else:
+            status = "worse" if _overlap(number, usable[best]) else "fail"
+        rows.append(
+            {
+                "key": key,
+                "label": m.label,
+                "better": m.better,
+                "unit": m.unit,
+                "limit": m.limit,
+                "model": model,
+                "value": number.value,
+                "low": number.low,
+                "high": number.high,
+                "n": number.n,
+                "gap": gap,
+                "best_model": best,
+                "status": status,
+                "trust": verdict(number),
+                "protocol": number.protocol,
+                "reason": number.reason,
+                "bound": number.bound,
+            }
+        )
+    return rows
+
+
+def _gap(number: Number, best: Number, better: str) -> float:
+    assert number.value is not None
+    assert best.value is not None
+    return best.value - number.value if better == "up" else number.value - best.value
+
+
+def _overlap(one: Number, two: Number) -> bool:
+    if one.low is None or one.high is None or two.low is None or two.high is None:
+        return False
+    return one.low <= two.high and two.low <= one.high
+
+
+def _in_summary(key: str) -> bool:
+    m = meaning(key)
+    return m.limit is not None and (m.area != "ood" or m.subject.startswith("mean of "))
+
+
+def _place(key: str) -> tuple[int, str]:
+    order = ["accuracy", "robust", "calibration", "ood"]
+    m = meaning(key)
+    rank = order.index(m.area) if m.area in order else len(order)
+    within = _MEANS.index(m.metric) if m.area == "ood" else 0
+    return 10 * rank + within, key
+
+
+def _with_means(
+    own: Mapping[str, Number], numbers: Mapping[str, Mapping[str, Number]]
+) -> dict[str, Number]:
+    """Add plain means over the out-of-distribution sets that every run measured."""
+    out = dict(own)
+    for metric in _MEANS:
+        shared = [
+            key
+            for key in own
+            if meaning(key).area == "ood"
+            and meaning(key).metric == metric
+            and all(key in other and other[key].value is not None for other in numbers.values())
+        ]
+        if not shared:
+            continue
+        word = "1 set" if len(shared) == 1 else f"{len(shared)} sets"
+        out[f"ood.mean of {word}.{metric}"] = _mean([own[key] for key in shared], shared)
+    return out
+
+
+def _mean(parts: Sequence[Number], keys: Sequence[str]) -> Number:
+    """Plain mean; its bounds are the means of the bounds, which is on the safe side."""
+
+    def mean(name: str) -> float | None:
+        ends = [getattr(part, name) for part in parts]
+        return None if None in ends else sum(ends) / len(ends)
+
+    sets = ", ".join(meaning(key).subject for key in keys)
+    worst = worst_verdict(parts)
+    return Number(
+        mean("value"),
+        sum(part.n for part in parts),
+        mean("low"),
+        mean("high"),
+        f"plain mean over {sets}; bounds are the means of the sets' bounds",
+        trust={"verdict": worst} if worst else None,
+        **bounded(parts),
+    )
+
+
+def _everything(numbers: Mapping[str, Mapping[str, Number]]) -> list[dict[str, Any]]:
+    keys = dict.fromkeys(key for own in numbers.values() for key in own)
+    return [
+        {"key": key, "model": model, **own[key].to_json()}
+        for key in keys
+        for model, own in numbers.items()
+        if key in own
+    ]
+
+
+def _failure_counts(
+    names: Sequence[str], summary: Sequence[Mapping[str, Any]]
+) -> dict[str, Number]:
+    out = {}
+    for name in names:
+        own = [r for r in summary if r["model"] == name and r["status"] not in ("missing", "apart")]
+        failed = float(sum(row["status"] == "fail" for row in own))
+        out[f"compare.{key_part(name)}.failures"] = Number(failed, len(own), failed, failed, RULE)
+    return out
+
+
+def _trust(
+    row: Mapping[str, Any], numbers: Mapping[str, Mapping[str, Number]]
+) -> dict[str, Any] | None:
+    """A difference can be trusted as far as the worse of the two attacks behind it."""
+    found = [numbers[row[side]].get(row["key"]) for side in ("first", "second")]
+    worst = worst_verdict(number for number in found if number)
+    return {"verdict": worst, "reasons": []} if worst else None
+
+
+def _whole(row: Mapping[str, Any], numbers: Mapping[str, Mapping[str, Number]]) -> bool:
+    """Whether both sides of a difference are estimates; two bounds have no difference."""
+    sides = (numbers[row[side]].get(row["key"]) for side in ("first", "second"))
+    return not any(number and number.bound for number in sides)
+
+
+def _paired_numbers(rows: Sequence[Mapping[str, Any]]) -> dict[str, Number]:
+    out = {}
+    for row in rows:
+        pair = f"{key_part(row['first'])}-vs-{key_part(row['second'])}"
+        metric = row["key"].replace(".", "_")
+        out[f"paired.{pair}.{metric}"] = Number(
+            row["difference"], row["n"], row["low"], row["high"], row["protocol"],
+            trust=row["trust"],
+        )  # fmt: skip
+    return out
+
+
+def _models(names: Sequence[str], runs: Sequence[Run]) -> list[dict[str, object]]:
+    rows: list[dict[str, object]] = []
+    for name, run in zip(names, runs, strict=True):
+        top = run.numbers.get("accuracy.top1")
+        rows.append(
+            {
+                "model": name,
+                "data": _data(run),
+                "images": top.n if top else None,
+                "accuracy": show(top.value, "share") if top else None,
+                "run": run.folder.name,
+                "started": run.manifest.get("started"),
+            }
+        )
+    return rows
+
+
+def _data(run: Run) -> str:
+    facts = run.manifest
+    return str(facts.get("data") or facts["settings"].get("data") or "")
+
+
+def _fingerprint(run: Run) -> str:
+    """Hash of the labelled set; audits note one for each of their sets."""
+    known = run.manifest.get("data_fingerprint", "")
+    return str(known.get(_data(run), "") if isinstance(known, dict) else known)
+
+
+def _notes(names: Sequence[str], runs: Sequence[Run]) -> list[str]:
+    """Reasons why the runs must not be judged against each other."""
+    notes = []
+    for (first, one), (second, two) in combinations(zip(names, runs, strict=True), 2):
+        for fact, values in (
+            ("data", (_data(one), _data(two))),
+            ("fingerprint", (_fingerprint(one), _fingerprint(two))),
+        ):
+            if "" not in values and values[0] != values[1]:
+                notes.append(
+                    f"{first} and {second} saw different images ({fact} {values[0]} and "
+                    f"{values[1]}), so nothing is flagged."
+                )
+                break
+    return notes
+
+
+def _flat(runs: Sequence[Any]) -> list[str | Path | Run]:
+    """Runs of lists of them, such as the audits of several models."""
+    return [
+        one for part in runs for one in (_flat(part) if isinstance(part, list | tuple) else [part])
+    ]
+
+
+def _open(given: str | Path | Run) -> Run:
+    if not isinstance(given, str | Path | Run):
+        raise InputError(
+            f"a run to compare is {type(given).__name__}, expected a run folder or a Run."
+        )
+    folder = given.folder if isinstance(given, Run) else given
+    run = Run.open(Path(folder))
+    if not run.done:
+        raise InputError(f"{folder} is unfinished: it has no DONE. Finish it with --resume first.")
+    if not run.numbers:
+        raise InputError(f"{folder} holds no numbers, so there is nothing to compare.")
+    return run

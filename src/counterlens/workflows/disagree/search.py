@@ -1,0 +1,169 @@
+"""The search of disagree: images of all classes, both ways, measured on the files on disk."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from counterlens.classifier import Classifier
+from counterlens.data.made import captions
+from counterlens.explanations.counterfactuals.pixel import confidences
+from counterlens.explanations.counterfactuals.targets import class_named
+from counterlens.explanations.disagreement import (
+    by_logarithms,
+    disagreement,
+    disturbed,
+    succeeded,
+)
+from counterlens.generators.diffusion.cutouts import seen
+from counterlens.generators.diffusion.model import LatentDiffusion
+from counterlens.generators.diffusion.optimise import Settings, Term
+from counterlens.runs import Run, key_part
+from counterlens.types import Images, Scores
+from counterlens.workflows._shared.generate import (
+    Crew,
+    Made,
+    Nets,
+    Wish,
+    column,
+    confidence_table,
+    logit_table,
+    optimise,
+    reread,
+    seed_of,
+)
+from counterlens.workflows._shared.session import Say
+
+WAYS = ("first", "second")
+Pair = tuple[Classifier, Classifier]
+Table = Callable[[Classifier], Callable[[Images], Float[Tensor, "b k"]]]
+
+
+@dataclass(frozen=True)
+class Shared:
+    """A class that both classifiers know: its name, its words, and its place in each."""
+
+    name: str
+    word: str
+    places: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Task:
+    """One call: with which generator and how, who judges, and who does the work.
+
+    Args:
+        logarithms: of confidences are raised and lowered, not the confidences themselves.
+    """
+
+    run: Run
+    model: LatentDiffusion
+    judges: tuple[Classifier, ...]
+    settings: Settings
+    count: int
+    seed: int
+    memory: str | None
+    say: Say
+    crew: Crew | None = None
+    logarithms: bool = False
+
+
+def apart(nets: Nets, batch: Sequence[Wish]) -> list[Term]:
+    """Each wish names two classifiers by number and a class of each: the first up, the other down.
+
+    A batch is of one way: who is up is the same for all.
+    """
+    return disagreement(*_both(nets, batch, confidence_table))
+
+
+def apart_by_logarithms(nets: Nets, batch: Sequence[Wish]) -> list[Term]:
+    """The same by logarithms."""
+    return by_logarithms(*_both(nets, batch, logit_table))
+
+
+def _both(nets: Nets, batch: Sequence[Wish], table: Table) -> tuple[Term, Term]:
+    def one(k: int) -> Term:
+        net = nets[batch[0].columns[2 * k]]
+        places = column([wish.columns[2 * k + 1] for wish in batch], net.mean.device)
+        return Term(table(net), places, net.preprocess.size[0])
+
+    return one(0), one(1)
+
+
+def search(
+    task: Task,
+    pair: Pair,
+    wanted: Sequence[Shared],
+    *,
+    numbers: tuple[int, int] = (0, 1),
+    prefix: str = "",
+) -> list[dict[str, Any]]:
+    """All images of all classes, both ways; both ways start from the same images.
+
+    Args:
+        pair: the two classifiers.
+        numbers: their places among those that a worker opens.
+        prefix: of the files.
+    """
+    rows: list[dict[str, Any]] = []
+    nets: list[Classifier] = [pair[0]] * (max(numbers) + 1)
+    for number, net in zip(numbers, pair, strict=True):
+        nets[number] = net
+    for way in (0, 1):
+        wishes, classes = [], []
+        up, down = numbers[way], numbers[1 - way]
+        for one in wanted:
+            for i in range(task.count):
+                start = seed_of("disagree", task.seed, one.name, i)
+                name = f"{prefix}{WAYS[way]}-{key_part(one.word)}-{i:02d}"
+                columns = (up, one.places[way], down, one.places[1 - way])
+                wishes.append(Wish(name, captions.prompt(one.word), start, columns))
+                classes.append(one)
+        task.say(f"{pair[way].name} up, {pair[1 - way].name} down: {len(wishes)} images")
+        terms = apart_by_logarithms if task.logarithms else apart
+        made = optimise(task.run, task.model, wishes, terms, nets, settings=task.settings,
+                        memory=task.memory, say=task.say, crew=task.crew)  # fmt: skip
+        rows += _rows(task, made, classes, way, pair)
+    return rows
+
+
+def _rows(
+    task: Task, made: Sequence[Made], classes: Sequence[Shared], way: int, pair: Pair
+) -> list[dict[str, Any]]:
+    """Everything measured on the PNG files, read back from disk."""
+    x = reread(task.run, [one.image for one in made])
+    begin = reread(task.run, [one.start for one in made])
+    up, down = pair[way], pair[1 - way]
+    ups = torch.tensor([one.places[way] for one in classes])
+    downs = torch.tensor([one.places[1 - way] for one in classes])
+    columns = {
+        "p_up": asked(up, x, ups), "p_down": asked(down, x, downs),
+        "start_p_up": asked(up, begin, ups), "start_p_down": asked(down, begin, downs),
+    }  # fmt: skip
+    for name, other in disturbed(x).items():
+        columns[f"{name}.p_up"] = asked(up, other, ups)
+        columns[f"{name}.p_down"] = asked(down, other, downs)
+    for judge in task.judges:
+        places = torch.tensor([class_named(judge.classes, one.name) for one in classes])
+        if (places >= 0).all():
+            columns[f"{judge.name}.p"] = asked(judge, x, places)
+    good = succeeded(columns["p_up"], columns["p_down"])
+    return [
+        {
+            "class": classes[i].word, "name": classes[i].name, "way": WAYS[way],
+            "up": up.name, "down": down.name,
+            "image": one.image, "start": one.start, "succeeded": bool(good[i]),
+            **{key: round(values[i].item(), 6) for key, values in columns.items()},
+        }
+        for i, one in enumerate(made)
+    ]  # fmt: skip
+
+
+def asked(net: Classifier, x: Images, places: torch.Tensor) -> Scores:
+    """A classifier's confidences in one class per image, after temperature."""
+    parts = torch.split(seen(x, net.preprocess.size[0]), 64)
+    probs = torch.cat([confidences(net, part) for part in parts])
+    return probs.gather(1, places[:, None])[:, 0]

@@ -1,0 +1,249 @@
+"""What universal counterfactuals are asked for: cases with their captions, words and masks."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from counterlens import images
+from counterlens.classifier import Classifier
+from counterlens.data.made import captions
+from counterlens.errors import InputError
+from counterlens.explanations.counterfactuals.masks import Mask, check_mask, softened
+from counterlens.explanations.counterfactuals.targets import class_named
+from counterlens.explanations.counterfactuals.uvce import UVCE
+from counterlens.generators.diffusion.words import replaced
+from counterlens.models.captioner import load_captioner
+from counterlens.models.salient import load_salient
+from counterlens.models.segmenter import load_segmenter
+from counterlens.runs import key_part
+from counterlens.types import Preprocess, Probs
+from counterlens.workflows._shared.generate import SMALL, open_generator, seed_of
+from counterlens.workflows._shared.pictures import Pictures
+from counterlens.workflows._shared.result import Editing
+
+ROUNDS = 1
+"""Further searches with a small generator: as many as two CPU cores make in four minutes."""
+SAM = "sam:"
+
+
+@dataclass(frozen=True)
+class Case:
+    """One picture on its way to one class.
+
+    Args:
+        name: of its files.
+        picture, target: which, and to which class of the explained classifier.
+        kind: class; error, where the picture is what it shall be seen as; attribute, where two
+            texts are set against each other.
+        source, goal: captions of what is and of what shall be.
+        words: which phrase of the one became which of the other.
+        seed: of the cut-outs.
+    """
+
+    name: str
+    picture: int
+    target: int
+    kind: str
+    source: str
+    goal: str
+    words: tuple[str, str]
+    seed: int
+
+
+def open_editing(
+    generator: str | None,
+    classifier: Classifier,
+    *,
+    caption: Sequence[str] = (),
+    captioner: str | None = None,
+    mask: Sequence[str] = (),
+    steps: int = UVCE.chain.steps,
+    updates: int = UVCE.chain.updates,
+    rounds: int | None = None,
+    guidance: float = UVCE.chain.guidance,
+    reference: bool = False,
+    memory: str | None = None,
+) -> Editing:
+    """Open the generator and what goes with it."""
+    if updates < 0 or (rounds or 0) < 0 or not guidance >= 1:
+        raise InputError(
+            f"updates are {updates}, rounds {rounds or 0}, guidance is {guidance}; expected "
+            "0 or more, 0 or more, and 1 or more."
+        )
+    device = classifier.mean.device
+    model = open_generator(generator, device, half=False)
+    words = load_captioner(captioner, device=device) if captioner else None
+    if rounds is None:
+        rounds = ROUNDS if model.side < SMALL and updates else UVCE.rounds
+    chain = replace(UVCE.chain, steps=steps, updates=updates, guidance=guidance)
+    settings = replace(UVCE, chain=chain, rounds=rounds, reference=reference)
+    segment = None
+    if any(name.startswith(SAM) for name in mask):
+        if len(mask) > 1:
+            raise InputError(f"{len(mask)} masks with {SAM} among them, expected it alone.")
+        segment, mask = load_segmenter(mask[0].removeprefix(SAM), device=device), ()
+    return Editing(model, settings, tuple(caption), words, tuple(mask), memory, segment)
+
+
+def checked(
+    editing: Editing,
+    classifier: Classifier,
+    judges: Sequence[Classifier],
+    pictures: Pictures,
+    probs: Probs,
+    targets: Sequence[Sequence[int]],
+    *,
+    seed: int,
+) -> Editing:
+    """Refuse what cannot work before a run is made; captions are written once and for all."""
+    ready = replace(editing, captions=tuple(_captions(editing, classifier, pictures, probs)))
+    cases, _ = cases_of(ready, classifier, pictures, probs, targets, seed=seed)
+    for judge in judges:
+        places_of(judge, classifier, cases)
+    read_masks(ready, pictures)
+    return ready
+
+
+def cases_of(
+    editing: Editing,
+    classifier: Classifier,
+    pictures: Pictures,
+    probs: Probs,
+    targets: Sequence[Sequence[int]],
+    *,
+    seed: int,
+) -> tuple[list[Case], list[str]]:
+    """All cases with their captions, and notes on those that ask for nothing.
+
+    A picture shows its label where that is known, and what the classifier says otherwise. Of a
+    mistaken one the answer may be asked for: then it is turned to what it was taken for.
+    """
+    written, classes = editing.captions, classifier.classes
+    cases: list[Case] = []
+    notes: list[str] = []
+    for i, (name, wanted) in enumerate(zip(pictures.ids, targets, strict=True)):
+        answer, label = int(probs[i].argmax()), pictures.labels[i]
+        shown = label if label >= 0 else answer
+        for target in wanted:
+            if target == answer == shown:
+                notes.append(f"{name} is left out: {classes[target]} is already "
+                             "the answer.")  # fmt: skip
+                continue
+            words = (phrase(classes[shown]), phrase(classes[target]))
+            cases.append(
+                Case(
+                    f"{i:03d}-{key_part(str(target))}",
+                    i,
+                    target,
+                    _kind(classifier, words),
+                    written[i],
+                    replaced(written[i], words),
+                    words,
+                    seed_of("uvce", seed, name, target),
+                )
+            )
+    if not cases:
+        raise InputError(
+            f"{notes[0] if notes else 'nothing to change.'} Name another class: --target CLASS, or "
+            "--target near."
+        )
+    return cases, notes
+
+
+def phrase(name: str) -> str:
+    """The words of a class as a caption holds them after its article.
+
+    >>> phrase("n02690373 airliner"), phrase("a smiling face")
+    ('airliner', 'smiling face')
+    """
+    word = captions.word(name)
+    first, _, rest = word.partition(" ")
+    return rest if rest and first.lower() in ("a", "an", "the") else word
+
+
+def places_of(guide: Classifier, classifier: Classifier, cases: Sequence[Case]) -> list[int]:
+    """The targets in a guide's numbering."""
+    if guide is classifier:
+        return [case.target for case in cases]
+    found = [class_named(guide.classes, classifier.classes[case.target]) for case in cases]
+    for place, case in zip(found, cases, strict=True):
+        if place < 0:
+            raise InputError(
+                f"{guide.name} cannot guide: it has no class "
+                f"{classifier.classes[case.target]!r}. Choose another --with model or target."
+            )
+    return found
+
+
+def read_masks(editing: Editing, pictures: Pictures) -> Mask | None:
+    """The user's masks: one for all pictures, one for each, or a segmenter that makes them."""
+    if not editing.masks:
+        return None
+    count = len(pictures)
+    if len(editing.masks) not in (1, count):
+        raise InputError(f"{len(editing.masks)} masks for {count} pictures, expected 1 or {count}.")
+    missing = [name for name in editing.masks if not Path(name).is_file()]
+    if missing:
+        raise InputError(
+            f"no mask {missing[0]}: there is no such file. Expected a picture, white on the thing "
+            "and black elsewhere, a segmenter as .onnx, or sam:FOLDER."
+        )
+    if editing.masks[0].endswith(".onnx"):
+        made = (load_salient(editing.masks[0])(pictures.x) > 0.5).float()
+        for one, name in zip(made, pictures.ids, strict=True):
+            check_mask(one[None], images=1, name=f"the segmenter's mask of {name}")
+        return softened(made)
+    side = editing.model.side
+    found = []
+    for name in editing.masks:
+        ready = images.prepare(images.read(name), Preprocess((side, side), 1.0, "bilinear"))
+        mask = torch.from_numpy(ready).float().mean(0)[None, None] / 255
+        check_mask(mask, images=1, name=str(name))
+        found.append(softened(mask))
+    return torch.cat(found if len(found) == count else found * count)
+
+
+def _kind(classifier: Classifier, words: tuple[str, str]) -> str:
+    if words[0] == words[1]:
+        return "error"
+    raw = classifier.card.get("zero_shot") and classifier.card.get("templates") == 1
+    return "attribute" if raw and len(classifier.classes) == 2 else "class"
+
+
+def _captions(
+    editing: Editing, classifier: Classifier, pictures: Pictures, probs: Probs
+) -> list[str]:
+    """One caption per picture, the class in it."""
+    count, classes = len(pictures), classifier.classes
+    labels = [
+        label if label >= 0 else int(row.argmax())
+        for label, row in zip(pictures.labels, probs, strict=True)
+    ]
+    things = [phrase(classes[k]) for k in labels]
+    if editing.captions:
+        if len(editing.captions) not in (1, count):
+            raise InputError(
+                f"{len(editing.captions)} captions for {count} pictures, expected 1 or {count}."
+            )
+        return (
+            [*editing.captions] if len(editing.captions) == count else [*editing.captions] * count
+        )
+    if editing.captioner is None:
+        return [captions.prompt(thing) for thing in things]
+    said = editing.captioner([images.to_pixels(x) for x in pictures.x])
+    return [forced(text, thing) for text, thing in zip(said, things, strict=True)]
+
+
+def forced(text: str, thing: str) -> str:
+    """A captioner's words with the class in them.
+
+    >>> forced("tabby cat on a sofa", "cat"), forced("animal on a sofa", "cat")
+    ('a photograph of a tabby cat on a sofa', 'a photograph of a cat, animal on a sofa')
+    """
+    try:
+        replaced(text, (thing, thing))
+    except InputError:
+        return f"{captions.prompt(thing)}, {text}"
+    return captions.prompt(text)

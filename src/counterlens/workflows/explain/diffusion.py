@@ -1,0 +1,283 @@
+"""Explain by universal counterfactuals: a generator changes what the picture shows, little else.
+
+Caption, inversion, attention, mask, prompt-to-prompt, search: all that is found on the way is kept
+in the run. Every case is kept as soon as it is made, so a stopped run goes on with the next.
+
+Paper: Augustin, Neuhaus, Hein 2024 (digin2024), section 5 and appendix D.
+Differs: the caption is a template with the class in it, or the user's own; the mask is where the
+       class word is attended to, a segmenter's of points there, or the user's own.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from counterlens import images
+from counterlens.ball import Seeds
+from counterlens.classifier import Classifier
+from counterlens.explanations.counterfactuals.masks import Mask
+from counterlens.explanations.counterfactuals.uvce import (
+    ASIDE,
+    ERROR,
+    Edit,
+    EditSettings,
+    Prepared,
+    class_term,
+    prepare,
+    uvce,
+)
+from counterlens.generators.diffusion.ddim import repeated
+from counterlens.generators.diffusion.memory import room, steps_to_keep
+from counterlens.generators.diffusion.model import LatentDiffusion
+from counterlens.generators.diffusion.optimise import Inputs
+from counterlens.generators.diffusion.recompute import Kept
+from counterlens.metrics.generation import psnr
+from counterlens.runs import Number, Run, read_json, write_json
+from counterlens.search import frozen
+from counterlens.search.adam import Look
+from counterlens.types import Scores
+from counterlens.workflows._shared.batches import in_parts
+from counterlens.workflows._shared.generate import seed_of
+from counterlens.workflows._shared.result import Editing, Job, save
+from counterlens.workflows.explain.cases import Case, cases_of, places_of, read_masks
+from counterlens.workflows.explain.diffusion_numbers import tell
+
+MOST = 128
+"""Cases at a time, at most."""
+WORDS = 12
+"""Words whose attention is shown."""
+
+
+def explain_diffusion(job: Job) -> dict[str, Number]:
+    """Counterfactuals of every picture, target and guiding classifier; returns the numbers."""
+    editing = _editing(job)
+    cases, notes = cases_of(
+        editing, job.classifier, job.pictures, job.probs, job.targets, seed=job.seed
+    )
+    guides = (job.classifier, *job.judges)
+    places = [places_of(guide, job.classifier, cases) for guide in guides]
+    masks = read_masks(editing, job.pictures)
+    for kind in ("error", "other"):
+        some = [i for i, case in enumerate(cases) if (case.kind == "error") == (kind == "error")]
+        if some:
+            _make_all(job, editing, [cases[i] for i in some], guides,
+                      [[row[i] for i in some] for row in places], masks)  # fmt: skip
+    states = [[_state(job.run, case, g) for g in range(len(guides))] for case in cases]
+    if notes:
+        job.run.note(left_out=notes)
+        for note in notes:
+            job.say(note)
+    rows = [
+        [{**asdict(case), **read_json(path)} for path in paths]
+        for case, paths in zip(cases, states, strict=True)
+    ]
+    return tell(job, guides, places, rows)
+
+
+def _editing(job: Job) -> Editing:
+    assert job.editing is not None
+    return job.editing
+
+
+def _make_all(
+    job: Job,
+    editing: Editing,
+    cases: Sequence[Case],
+    guides: Sequence[Classifier],
+    places: Sequence[Sequence[int]],
+    masks: Mask | None,
+) -> None:
+    """Make what is not there yet, as many cases at a time as memory allows."""
+    settings = editing.settings
+    if cases[0].kind == "error":
+        settings = replace(settings, inject=ERROR.inject, blend=ERROR.blend)
+    if cases[0].kind == "attribute":  # a softmax of two raw cosines is never sure
+        settings = replace(settings, rounds=0)
+    todo = [
+        i for i, case in enumerate(cases)
+        if not all(_state(job.run, case, g).exists() for g in range(len(guides)))
+    ]  # fmt: skip
+    if len(todo) < len(cases):
+        job.say(f"{len(cases) - len(todo)} of {len(cases)} cases were made before.")
+
+    def make(some: Sequence[int], kept: Kept) -> None:
+        part = [cases[i] for i in some]
+        ready = _prepared(job, editing, settings, part, masks)
+        for g, guide in enumerate(guides):
+            wanted = torch.tensor([places[g][i] for i in some])
+            _make(job, editing.model, settings, part, guide, g, wanted, ready, kept)
+
+    in_parts(
+        todo, lambda: plan(editing.model, settings, len(todo), editing.memory, guides), make,
+        steps=settings.chain.steps, say=job.say, what="cases",
+    )  # fmt: skip
+
+
+def plan(
+    model: LatentDiffusion,
+    settings: EditSettings,
+    count: int,
+    memory: str | None,
+    guides: Sequence[Classifier],
+) -> tuple[Kept, int]:
+    """What to keep for the backward pass, and cases at a time, in a budget.
+
+    Guides come one after another, so that the one who takes most decides.
+    """
+    budget = room(memory, model.device)
+    chain = settings.chain
+    text = repeated(model.embed([""]), chain.steps)
+    z = torch.zeros(1, *model.shape, device=model.device)
+    maps = map_bytes(model, settings)
+    size = max(1, min(count, MOST, int(budget / (4 * maps + 1))))
+
+    def fit(count: int, guide: Classifier) -> tuple[Kept, int]:
+        term = class_term(guide, torch.zeros(1, dtype=torch.long))
+        many = (part.expand(count, -1, -1, -1) for part in (z, text, text))
+        with frozen(guide):
+            return steps_to_keep(model, Inputs(*many), chain, budget - count * maps, [term])
+
+    least: int | None = None
+    for guide in guides:
+        kept, fewer = fit(size, guide)
+        if fewer < size:  # which have fewer maps, and leave more room
+            kept, fewer = fit(fewer, guide)
+        if kept is None or kept == "blocks":
+            return "blocks", 1
+        least, size = kept if least is None else min(least, kept), fewer
+    return least, size
+
+
+def map_bytes(model: LatentDiffusion, settings: EditSettings) -> int:
+    """What the attention maps of one image take beside the model; 0 where they are kept aside."""
+    if model.shape[1] > ASIDE:
+        return 0
+    chain = settings.chain
+    wanted = [chain.steps // 2, *(settings.count(share) for share in settings.inject)]
+    side, tokens = model.shape[1], int(model.tokenizer.model_max_length)
+    levels = len(model.unet.config.block_out_channels)  # type: ignore[union-attr, arg-type]
+    heads = model.unet.config.attention_head_dim  # type: ignore[union-attr]
+    most = max(heads) if isinstance(heads, list | tuple) else int(heads)  # type: ignore[arg-type]
+    layers = int(model.unet.config.layers_per_block)  # type: ignore[union-attr, arg-type]
+    places = sum((side // 2**k) ** 2 * (2 * layers + 1) for k in range(levels))
+    places += (side // 2 ** (levels - 1)) ** 2  # the middle
+    return int(4 * max(wanted) * most * tokens * places)
+
+
+def _prepared(
+    job: Job,
+    editing: Editing,
+    settings: EditSettings,
+    cases: Sequence[Case],
+    masks: Mask | None,
+) -> Prepared:
+    """Invert each picture once, keep what was seen, and give each case its row."""
+    pictures = list(dict.fromkeys(case.picture for case in cases))
+    first = {case.picture: case for case in reversed(cases)}
+    steps = settings.chain.steps
+
+    def told(i: int, error: Scores) -> None:
+        job.say(f"  {bar(i + 1, steps)} inversion {i + 1} of {steps}")
+
+    ready = prepare(
+        editing.model, job.pictures.x[pictures], [first[i].source for i in pictures],
+        [first[i].words[0] for i in pictures],
+        masks=None if masks is None else masks[pictures], segment=editing.segment,
+        seeds=torch.tensor([seed_of("points", job.seed, job.pictures.ids[i]) for i in pictures]),
+        settings=settings, told=told,
+    )  # fmt: skip
+    for k, i in enumerate(pictures):
+        _keep(job.run, i, job.pictures.x[i], ready.rows([k]))
+    return ready.rows([pictures.index(case.picture) for case in cases])
+
+
+def _keep(run: Run, i: int, x: torch.Tensor, one: Prepared) -> None:
+    """What was found before anything was changed, as files."""
+    name = f"{i:03d}"
+    again = one.inversion.images[0].cpu()
+    words = []
+    for k, (word, seen) in enumerate(list(one.words[0].items())[:WORDS]):
+        file = f"{name}-word-{k:02d}.png"
+        words.append({"word": word, "image": save(run, file, seen.cpu()[None].expand(3, -1, -1))})
+    mask = one.masks[0].cpu()
+    known = {
+        "reconstruction": save(run, f"{name}-reconstruction.png", again),
+        "psnr": round(min(psnr(_bits(again)[None], x[None]), 99.0), 3),
+        "mask": save(run, f"{name}-mask.png", mask.expand(3, -1, -1)),
+        "mask_share": round(mask.mean().item(), 4),
+        "mask_by": one.made[0],
+        "points": [] if one.points is None else one.points[0].tolist(),
+        "attention": words,
+    }
+    write_json(run.path("state", f"{name}-seen.json"), known)
+
+
+def _bits(x: torch.Tensor) -> torch.Tensor:
+    """As a PNG file holds it."""
+    return (x * 255).round() / 255
+
+
+def _make(
+    job: Job,
+    model: LatentDiffusion,
+    settings: EditSettings,
+    cases: Sequence[Case],
+    guide: Classifier,
+    number: int,
+    wanted: torch.Tensor,
+    ready: Prepared,
+    kept: Kept,
+) -> None:
+    """The counterfactuals of one guide for some cases, as files."""
+    updates = settings.chain.updates
+
+    def told(k: int, now: Look) -> None:
+        job.say(f"  {bar(k, updates)} {guide.name}: update {k} of {updates}, "
+                f"mean score {now.judged.mean().item():.3f}")  # fmt: skip
+        shown = [x.detach().cpu() for x in now.points[:16]]
+        images.write_png(job.run.path("images", "preview.png"), images.tile(shown, columns=8))
+
+    seeds: Seeds = torch.tensor([case.seed for case in cases], device=model.device)
+    with frozen(guide):
+        found = uvce(
+            model, ready.x, [class_term(guide, wanted)],
+            source=[case.source for case in cases], target=[case.goal for case in cases],
+            words=[case.words for case in cases], settings=settings, seeds=seeds, kept=kept,
+            prepared=ready, told=told,
+        )  # fmt: skip
+    for k, case in enumerate(cases):
+        _write(job.run, case, number, found, k)
+
+
+def _write(run: Run, case: Case, guide: int, found: Edit, k: int) -> None:
+    name = f"{case.name}-{guide}"
+    share, blend = found.schedule[k]
+    state: dict[str, Any] = {
+        **read_json(run.path("state", f"{case.picture:03d}-seen.json")),
+        "image": save(run, f"{name}.png", found.images[k].cpu()),
+        "start": save(run, f"{name}-start.png", found.start_images[k].cpu()),
+        "inject": share,
+        "blend": blend,
+        "round": found.rounds[k],
+        "score": found.scores[k].item(),
+        "start_score": found.start[k].item(),
+        "trace": found.trace[:, k].tolist(),
+    }
+    write_json(_state(run, case, guide), state)
+
+
+def _state(run: Run, case: Case, guide: int) -> Path:
+    return run.path("state", f"{case.name}-{guide}.json")
+
+
+def bar(done: int, total: int, *, wide: int = 20) -> str:
+    """How far something is.
+
+    >>> bar(5, 20, wide=4)
+    '█░░░'
+    """
+    full = wide * done // max(1, total)
+    return "█" * full + "░" * (wide - full)

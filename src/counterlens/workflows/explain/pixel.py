@@ -1,0 +1,215 @@
+"""Explain by pixel counterfactuals: pictures, distances, second opinions, verdicts."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+import torch
+
+from counterlens.explanations.counterfactuals.evidence import (
+    EVIDENCE,
+    NOISE,
+    RULE,
+    Opinion,
+    opinion,
+    verdicts,
+)
+from counterlens.explanations.counterfactuals.pixel import (
+    Counterfactuals,
+    counterfactuals,
+    default_radii,
+    join,
+    rows_that_fit,
+)
+from counterlens.explanations.figure import Panel
+from counterlens.metrics.intervals.closed_form import mean_interval, wilson
+from counterlens.runs import Number, atomic, key_part
+from counterlens.workflows._shared.result import Job, difference, save, save_figure
+
+SURE = 0.9
+FIGURES = 12
+"""At most so many pictures get a figure, of at most so many targets; all are in the table."""
+
+
+def explain_pixel(job: Job) -> dict[str, Number]:
+    """Counterfactuals of every picture, target and radius; returns the run's numbers."""
+    found = search(job)
+    opinions = [
+        opinion(judge, job.classifier.classes, job.pictures.x, found) for judge in job.judges
+    ]
+    words = verdicts(found, opinions)
+    job.run.write_table("counterfactuals", table_rows(job, found, opinions, words))
+    job.run.note(rule=RULE, judges=[judge.name for judge in job.judges])
+    draw(job, found, opinions, words)
+    return numbers(found, opinions, words)
+
+
+def search(job: Job) -> Counterfactuals:
+    """All counterfactuals of a job, a few pictures at a time; a resumed run skips what it has."""
+    radii = job.radii or default_radii(job.norm, job.classifier.preprocess.size)
+    per_picture = max(len(wanted) for wanted in job.targets) * len(radii)
+    group = max(
+        1, (job.batch or rows_that_fit(job.pictures.x, job.classifier.mean.device)) // per_picture
+    )
+    parts = []
+    for at in range(0, len(job.pictures), group):
+        path = job.run.path("state", f"pixel-{at}.npz")
+        if path.exists():
+            parts.append(_load(path.read_bytes(), job.norm))
+            continue
+        rows = range(at, min(at + group, len(job.pictures)))
+        job.say(f"pictures {at + 1}–{rows[-1] + 1} of {len(job.pictures)}: {job.steps} steps")
+        part = counterfactuals(
+            job.classifier,
+            job.pictures.x[at : at + group],
+            job.targets[at : at + group],
+            norm=job.norm,
+            radii=radii,
+            steps=job.steps,
+            seed=job.seed,
+            batch=job.batch,
+        )
+        columns = {f.name: getattr(part, f.name) for f in fields(part) if f.name != "norm"}
+        columns["image"] = part.image + at
+        with atomic(path) as file, file.open("wb") as opened:
+            np.savez(opened, **{name: value.numpy() for name, value in columns.items()})
+        parts.append(Counterfactuals(norm=job.norm, **columns))
+    return join(parts)
+
+
+def numbers(
+    found: Counterfactuals, opinions: Sequence[Opinion], words: Sequence[str]
+) -> dict[str, Number]:
+    """How often each budget was enough, and for whom."""
+    out = {}
+    agreed = (
+        torch.stack([one.agrees for one in opinions]).float().mean(0) > 0.5 if opinions else None
+    )
+    names = ", ".join(one.judge for one in opinions)
+    for radius in sorted(set(found.radius.tolist())):
+        rows = found.radius == radius
+        key = f"counterfactual.{key_part(f'{found.norm}:{show_radius(found.norm, radius)}')}"
+        how = f"{found.norm} {show_radius(found.norm, radius)}, 8-bit pictures, after temperature"
+        sure = found.after[rows] >= SURE
+        out[f"{key}.reached"] = share_of(found.reached[rows], f"target is the top answer; {how}")
+        out[f"{key}.sure"] = share_of(sure, f"confidence in the target of {SURE} or more; {how}")
+        if agreed is not None:
+            out[f"{key}.agreed"] = share_of(
+                agreed[rows], f"more than half of the second classifiers ({names}) answer it; {how}"
+            )
+        picked = [word for word, here in zip(words, rows.tolist(), strict=True) if here]
+        shown = torch.tensor([word == EVIDENCE for word in picked])
+        out[f"{key}.evidence"] = share_of(shown, f"verdict class evidence; {how}")
+        out[f"{key}.confidence"] = mean_of(found.after[rows], (0, 1), f"mean confidence; {how}")
+        out[f"{key}.smoothness"] = mean_of(found.smooth[rows], (-1, 1), f"mean smoothness; {how}")
+    return out
+
+
+def draw(
+    job: Job, found: Counterfactuals, opinions: Sequence[Opinion], words: Sequence[str]
+) -> None:
+    """A figure per picture as in the paper: a row per target, a column per radius."""
+    classes = job.classifier.classes
+    radii = sorted(set(found.radius.tolist()))
+    heads = ["original", *(f"{_sign(found.norm)} {show_radius(found.norm, r)}" for r in radii)]
+    for i in range(min(len(job.pictures), FIGURES)):
+        grids, sides = [], []
+        for target in job.targets[i][:FIGURES]:
+            here = torch.nonzero((found.image == i) & (found.target == target)).flatten().tolist()
+            here.sort(key=lambda k: found.radius[k].item())
+            first = Panel(job.pictures.x[i], f"{classes[target]} {found.before[here[0]]:.2f}")
+            grids.append([first, *(_panel(found, k, classes[target], words[k]) for k in here)])
+            sides.append(f"towards\n{classes[target][:14]}")
+        title = f"{job.pictures.ids[i]}: {job.row(i)['predicted']} {job.row(i)['confidence']:.2f}"
+        save_figure(job.run, f"figure-{i:03d}", grids, heads=heads, sides=sides, title=title)
+
+
+def show_radius(norm: str, radius: float) -> str:
+    """A budget as people write it: 8/255 for l∞, 1.5 else.
+
+    >>> show_radius("linf", 8 / 255), show_radius("l2", 1.5)
+    ('8/255', '1.5')
+    """
+    levels = radius * 255
+    if norm == "linf" and math.isclose(levels, round(levels), rel_tol=1e-9):
+        return f"{round(levels)}/255"
+    return f"{radius:.4g}"
+
+
+def _panel(found: Counterfactuals, k: int, name: str, word: str) -> Panel:
+    tone = {EVIDENCE: "good", NOISE: "bad"}.get(word, "")
+    return Panel(found.points[k], f"{name} {found.after[k]:.2f}\n{word}", tone)  # type: ignore[arg-type]
+
+
+def table_rows(
+    job: Job,
+    found: Counterfactuals,
+    opinions: Sequence[Opinion],
+    words: Sequence[str],
+    *,
+    method: str = "",
+) -> list[dict[str, Any]]:
+    """One row per counterfactual, its pictures as files; another method than pixels says so."""
+    classes = job.classifier.classes
+    size = found.points.shape[2] * found.points.shape[3]
+    rows = []
+    for k in range(len(found)):
+        i, target = int(found.image[k]), int(found.target[k])
+        budget = f"{key_part(found.norm)}-{found.radius[k].item():.4g}"
+        name = f"{i:03d}-{target}-{method or budget}"
+        x, z = job.pictures.x[i], found.points[k]
+        rows.append(
+            {
+                **job.row(i),
+                "target": classes[target],
+                **({"method": method} if method else {}),
+                "norm": found.norm,
+                "radius": found.radius[k].item(),
+                "image": save(job.run, f"{name}.png", z),
+                "difference": save(job.run, f"{name}-difference.png", difference(z, x)),
+                "before": round(found.before[k].item(), 6),
+                "after": round(found.after[k].item(), 6),
+                "answer": classes[int(found.answer[k])],
+                "sure": round(found.sure[k].item(), 6),
+                "distance": found.distance[k].item(),
+                "changed": int(found.changed[k]),
+                "changed_share": round(int(found.changed[k]) / size, 6),
+                "smoothness": round(found.smooth[k].item(), 4),
+                "opinions": [
+                    {
+                        "judge": one.judge,
+                        "before": round(one.before[k].item(), 6),
+                        "after": round(one.after[k].item(), 6),
+                        "answer": one.answer[k],
+                        "agrees": bool(one.agrees[k]),
+                    }
+                    for one in opinions
+                ],
+                "verdict": words[k],
+            }
+        )
+    return rows
+
+
+def _load(data: bytes, norm: Any) -> Counterfactuals:
+    import io
+
+    with np.load(io.BytesIO(data)) as kept:
+        return Counterfactuals(norm=norm, **{k: torch.from_numpy(kept[k]) for k in kept.files})
+
+
+def share_of(flags: torch.Tensor, protocol: str) -> Number:
+    hits, count = int(flags.sum()), len(flags)
+    low, high = wilson(hits, count)
+    return Number(hits / count, count, low, high, protocol)
+
+
+def mean_of(values: torch.Tensor, bounds: tuple[float, float], protocol: str) -> Number:
+    low, high = mean_interval(values.double().numpy(), bounds)
+    return Number(values.double().mean().item(), len(values), low, high, protocol)
+
+
+def _sign(norm: str) -> str:
+    return {"l2": "l₂", "l1": "l₁", "linf": "l∞"}.get(norm, norm)

@@ -1,0 +1,187 @@
+"""What a diffusion model is trained on: pictures of several sets, their captions, their latents."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int, UInt8
+from torch import Tensor
+
+from counterlens.data import name_of, open_set
+from counterlens.data.made import captions
+from counterlens.errors import InputError
+from counterlens.generators.diffusion.schedule import stable_diffusion
+from counterlens.losses.diffusion import Autoencoder
+from counterlens.types import Preprocess
+from counterlens.workflows.train.datasets import check_labels, decoded
+
+Settings = Mapping[str, Any]
+
+
+@dataclass
+class Pictures:
+    """Training pictures of all sets, one after another.
+
+    Args:
+        x: pixels.
+        texts: captions of each, the plain one first.
+        held: pictures of the first set that are not trained on.
+        held_texts: their plain captions.
+        ends: where each set ends.
+        shares: how often each set is drawn from.
+        classes: words of the first set's classes.
+        facts: what the card says about the data.
+    """
+
+    x: UInt8[Tensor, "n 3 h w"]
+    texts: list[list[str]]
+    held: UInt8[Tensor, "m 3 h w"]
+    held_texts: list[str]
+    ends: tuple[int, ...]
+    shares: tuple[float, ...]
+    classes: tuple[str, ...]
+    facts: dict[str, Any]
+
+    def rows(self, count: int, generator: torch.Generator) -> Tensor:
+        """Random rows, sets by their shares."""
+        device = generator.device
+        ends = torch.tensor(self.ends, device=device)
+        starts = torch.cat([ends.new_zeros(1), ends[:-1]])
+        edges = torch.tensor(self.shares, device=device).cumsum(0)[:-1]
+        which, place = torch.rand(2, count, device=device, generator=generator)
+        chosen = torch.bucketize(which, edges)
+        sizes = (ends - starts)[chosen]
+        return torch.minimum(starts[chosen] + (place * sizes).long(), ends[chosen] - 1)
+
+
+def gather(specs: Sequence[str], settings: Settings, *, cache: Path | None) -> Pictures:
+    """Open, decode and caption the sets; the first loses its last pictures to the held-out ones."""
+    shares = tuple(settings["shares"])[: len(specs)]
+    if len(shares) < len(specs) or min(shares) <= 0:
+        raise InputError(f"shares are {shares} for {len(specs)} sets, expected one above 0 each.")
+    size = Preprocess((settings["side"], settings["side"]))
+    count = settings["held_out"]
+    pixels: list[Tensor] = []
+    texts: list[list[str]] = []
+    facts: list[dict[str, Any]] = []
+    held = torch.zeros(0)
+    held_names: list[str] = []
+    classes: tuple[str, ...] = ()
+    for number, spec in enumerate(specs):
+        images = open_set(spec)
+        check_labels(images)
+        x = decoded(images, size, cache=cache)
+        names = [images.classes[k] for k in images.labels]
+        if number == 0:
+            if not 1 < count < len(x):
+                raise InputError(f"held_out is {count}, expected 2 … {len(x) - 1} of {spec}.")
+            held, held_names = x[-count:], names[-count:]
+            x, names = x[:-count], names[:-count]
+            classes = tuple(captions.word(name) for name in images.classes)
+        pixels.append(x)
+        texts += captions.captions(
+            names, captions.measure(x), variants=settings["variants"], seed=number
+        )
+        words = {captions.word(name) for name in names}
+        facts.append(
+            {"name": name_of(spec), "n": len(x), "classes": len(words), "share": shares[number],
+             "fingerprint": images.fingerprint}
+        )  # fmt: skip
+    sizes = torch.tensor([len(x) for x in pixels]).cumsum(0).tolist()
+    return Pictures(
+        torch.cat(pixels),
+        texts,
+        held,
+        [captions.prompt(name) for name in held_names],
+        tuple(sizes),
+        tuple(share / sum(shares) for share in shares),
+        classes,
+        {"sets": facts, "held_out": {"n": count, "rule": "last of the first set"}},
+    )
+
+
+def tokens(tokenizer: Any, texts: Sequence[Sequence[str]]) -> Int[Tensor, "n v t"]:
+    """Token ids of all captions; each different text is written once."""
+    places = {text: i for i, text in enumerate(dict.fromkeys(t for row in texts for t in row))}
+    longest = tokenizer.model_max_length
+    ids = tokenizer(
+        list(places), padding="max_length", max_length=longest, truncation=True
+    ).input_ids
+    table = torch.tensor(ids, dtype=torch.int32)
+    return table[torch.tensor([[places[text] for text in row] for row in texts])]
+
+
+@torch.no_grad()
+def latents(
+    net: Autoencoder, pixels: UInt8[Tensor, "n 3 h w"], *, part: int = 1024
+) -> Float[Tensor, "n 2 c y x"]:
+    """Unscaled latents of all pictures and of their mirror images, in half precision."""
+    vae: Any = net.vae
+    found = []
+    for some in torch.split(pixels, part):
+        x = some.float() / 127.5 - 1
+        both = torch.cat([x, x.flip(3)])
+        mean = vae.quant_conv(vae.encoder(both)).chunk(2, dim=1)[0]
+        found.append(torch.stack(mean.chunk(2), 1).to(torch.float16))
+    return torch.cat(found)
+
+
+class PixelBatches:
+    """The autoencoder's batch of each update: pictures, half of them mirrored, and noise."""
+
+    def __init__(
+        self, pictures: Pictures, batch: int, shape: tuple[int, ...], generator: torch.Generator
+    ) -> None:
+        self.pictures, self.batch, self.shape, self.generator = pictures, batch, shape, generator
+
+    def __call__(self, step: int) -> dict[str, Tensor]:
+        rows = self.pictures.rows(self.batch, self.generator)
+        x = self.pictures.x[rows].float() / 127.5 - 1
+        device = self.generator.device
+        flip = torch.rand(self.batch, 1, 1, 1, device=device, generator=self.generator) < 0.5
+        shape = (self.batch, *self.shape)
+        noise = torch.randn(shape, device=device, generator=self.generator)
+        return {"x": torch.where(flip, x.flip(3), x), "noise": noise}
+
+
+class LatentBatches:
+    """The denoiser's batch of each update: noisy latents, times, captions, and the noise."""
+
+    def __init__(
+        self,
+        pictures: Pictures,
+        z: Float[Tensor, "n 2 c y x"],
+        ids: Int[Tensor, "n v t"],
+        empty: Int[Tensor, "t"],
+        settings: Settings,
+        generator: torch.Generator,
+    ) -> None:
+        self.pictures, self.z, self.ids, self.empty = pictures, z, ids, empty
+        self.batch, self.drop = settings["batch"], settings["drop"]
+        self.generator = generator
+        self.alphas = stable_diffusion().alphas.to(z.device)
+
+    def __call__(self, step: int) -> dict[str, Tensor]:
+        rows = self.pictures.rows(self.batch, self.generator)
+        device, n = self.z.device, self.batch
+        draw = torch.rand(4, n, device=device, generator=self.generator)
+        clean = self.z[rows, (draw[0] < 0.5).long()].float()
+        time = (draw[1] * len(self.alphas)).long().clamp_max(len(self.alphas) - 1)
+        variant = (draw[2] * self.ids.shape[1]).long().clamp_max(self.ids.shape[1] - 1)
+        ids = torch.where((draw[3] < self.drop)[:, None], self.empty, self.ids[rows, variant])
+        noise = torch.randn(clean.shape, device=device, generator=self.generator)
+        return {"z": noised(clean, noise, self.alphas[time]), "time": time,
+                "ids": ids.long(), "noise": noise}  # fmt: skip
+
+
+def noised(
+    clean: Float[Tensor, "b c h w"], noise: Float[Tensor, "b c h w"], alpha: Float[Tensor, "b"]
+) -> Float[Tensor, "b c h w"]:
+    """Latents with noise.
+
+    Equation: ddpm2020 (4)   z_t = √ᾱ_t z_0 + √(1 − ᾱ_t) ε
+    """
+    alpha = alpha.view(-1, 1, 1, 1)
+    return alpha.sqrt() * clean + (1 - alpha).sqrt() * noise
