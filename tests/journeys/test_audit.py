@@ -114,9 +114,31 @@ def test_the_last_line_is_the_run_folder_and_a_failed_gate_exits_with_one(
 
 
 def test_json_is_all_that_standard_output_holds(counterlens: Command) -> None:
-    said = counterlens("audit", MODEL, "sample:cifar10", "--limit", "60", "--json", "--quiet")
-    assert said.code == 0
-    assert json.loads(said.out)["numbers"]["accuracy.top1"]["n"] > 40
+    rules = ("accuracy.top1>=0.01", "accuracy.top1>=1.01")
+    said = counterlens(
+        *("audit", MODEL, "sample:cifar10", "--limit", "60", "--json", "--quiet", "--out", "here"),
+        *(word for rule in rules for word in ("--require", rule)),
+    )
+    assert said.code == 1
+    answer = json.loads(said.out)
+    assert answer["numbers"]["accuracy.top1"]["n"] > 40
+    assert [(gate["gate"], gate["passed"]) for gate in answer["gates"]] == [
+        (rules[0], True),
+        (rules[1], False),
+    ]
+    assert answer["gates"][0]["value"] == answer["numbers"]["accuracy.top1"]["value"]
+    assert Path(answer["report"]) == Path("here/report.html") and Path(answer["report"]).exists()
+
+
+def test_an_audit_has_the_numbers_that_its_gates_may_name(finished: Path) -> None:
+    from counterlens.workflows.audit.gates import possible_keys
+    from counterlens.workflows.audit.settings import Settings
+
+    settings = Settings(MODEL, "sample:cifar10", ("noise:uniform",))
+    unlike = {"bias.shape", "bias.texture"}  # of images with two cues
+    unlike |= {"calibration.rms_paper"}  # of more than one bin of 100 images
+    measured = set(json.loads((finished / "result.json").read_text())["numbers"])
+    assert measured == set(possible_keys(settings)) - unlike
 
 
 def test_two_models_are_put_side_by_side(counterlens: Command) -> None:

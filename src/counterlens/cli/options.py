@@ -1,5 +1,6 @@
 """What all commands share: the application, common options, and how results are printed."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -64,9 +65,21 @@ def finish(run: Any, *, as_json: bool, quiet: bool, parts: Sequence[Any] = ()) -
 
         show_run(run, parts)
     if as_json:
-        print((run.folder / "result.json").read_text(encoding="utf-8").rstrip())
+        print(json.dumps(_answer(run, parts), indent=1, ensure_ascii=False))
     else:
         print(run.folder)
+
+
+def _answer(run: Any, parts: Sequence[Any]) -> dict[str, Any]:
+    """What --json prints: result.json, how the gates went and where the report is."""
+    report = run.folder / "report.html"
+    gates = [
+        {"run": str(part.folder), **row}
+        for part in (parts or (run,))
+        for row in part.table("gates")
+    ]
+    result: dict[str, Any] = json.loads((run.folder / "result.json").read_text(encoding="utf-8"))
+    return {**result, "gates": gates, "report": str(report) if report.exists() else None}
 
 
 def show_findings(findings: list[dict[str, Any]]) -> None:

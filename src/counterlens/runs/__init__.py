@@ -19,7 +19,7 @@ from counterlens.runs.files import (
     write_json,
     write_text,
 )
-from counterlens.runs.gates import Gate, GateResult, check_gates, parse_gate
+from counterlens.runs.gates import Gate, GateResult, check_gates, parse_gate, refuse_impossible
 from counterlens.runs.kept import Kept, keep_logits, kept_logits
 from counterlens.runs.number import Number, key_part
 from counterlens.runs.run import Run, discard_unstarted, latest, new_folder, reading
@@ -49,6 +49,7 @@ __all__ = [
     "read_object",
     "read_text",
     "reading",
+    "refuse_impossible",
     "short_name",
     "user_path",
     "write_json",

@@ -1,7 +1,7 @@
 """Gates: `accuracy.top1>=0.9` turns a run into a release decision."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
@@ -10,6 +10,12 @@ from counterlens.runs.number import Number
 
 _FORM = re.compile(
     r"^\s*([\w.\-]+?)(?:\.(low|high))?\s*(>=|<=|>|<)\s*([-+]?[\d.]+(?:[eE][-+]?\d+)?)\s*$"
+)
+_NEEDS = (
+    (r"robust\..+\.accuracy", "its --attack"),
+    (r"ood\..+\.worst_(auroc|mmc)", "--ood-attack and its --ood set"),
+    (r"ood\..+\.(auroc|aupr|fpr95|mmc)", "its --ood set"),
+    (r"bias\.(colour|frame)_(\w+_)?flip(_mean)?", "--flips"),
 )
 _TESTS = {
     ">=": lambda a, b: a >= b,
@@ -54,6 +60,23 @@ def parse_gate(text: str) -> Gate:
     except ValueError:
         raise InputError(f"--require got {text!r}: {bound!r} is not a number.") from None
     return Gate(key, part or "value", sign, limit, text.strip())
+
+
+def refuse_impossible(gates: Iterable[Gate], possible: Sequence[str]) -> None:
+    """Refuse a gate on a number that a run will not have, and name the nearest that it may have.
+
+    Args:
+        possible: every key that the run may produce.
+    """
+    for gate in gates:
+        if gate.key in possible:
+            continue
+        needs = next((text for form, text in _NEEDS if re.fullmatch(form, gate.key)), "")
+        near = get_close_matches(gate.key, possible, n=3, cutoff=0.3) or list(possible)[:3]
+        raise InputError(
+            f"--require got {gate.text!r}: this audit does not measure {gate.key}"
+            f"{needs and f' without {needs}'}. The nearest that it does: {', '.join(near)}."
+        )
 
 
 def check_gates(gates: Iterable[Gate], numbers: Mapping[str, Number]) -> list[GateResult]:

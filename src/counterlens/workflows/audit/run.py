@@ -23,14 +23,13 @@ from counterlens.report import render
 from counterlens.runs import (
     Number,
     Run,
-    check_gates,
     keep_logits,
     key_part,
     new_folder,
-    parse_gate,
 )
 from counterlens.workflows._shared.objects import Objects, headline, texts
 from counterlens.workflows.audit import gallery
+from counterlens.workflows.audit.gates import check_requirements, gate_rows
 from counterlens.workflows.audit.network_facts import network_facts
 from counterlens.workflows.audit.protocol import Inside, Protocol, choose
 from counterlens.workflows.audit.radius import radius_curves
@@ -133,8 +132,6 @@ def audit(
 
 def _check(settings: Settings) -> None:
     """Refuse what cannot work before anything is loaded or written."""
-    for text in settings.require:
-        parse_gate(text)
     for ball in (*settings.attack, settings.ood_attack, settings.radius_curve):
         if ball is not None:
             parse_attack(ball)
@@ -150,6 +147,7 @@ def _check(settings: Settings) -> None:
         raise InputError(
             f"two sets are named {twice[0]!r}. Name one of them yourself: --ood NAME=SPEC."
         )
+    check_requirements(settings)
     if settings.limit is not None and settings.limit < 1:
         raise InputError(f"--limit is {settings.limit}, expected 1 or more.")
 
@@ -233,7 +231,7 @@ def _audit(
     if settings.radius_curve:
         views = [(other, inside.against(other, classifier)) for other in outside]
         radius_curves(run, classifier, images, reported, inside, views, settings, quiet=quiet)
-    run.write_table("gates", _gates(settings, run))
+    run.write_table("gates", gate_rows(settings, run.numbers))
     render(run)
     run.finish()
     return run
@@ -410,10 +408,3 @@ def _outside(said: _Said, other: ImageSet, inside: Inside) -> None:
         temperature=view.temperature,
     )
     gallery.surest(run, other, answers, view.protocol.classes)
-
-
-def _gates(settings: Settings, run: Run) -> list[dict[str, object]]:
-    results = check_gates([parse_gate(text) for text in settings.require], run.numbers)
-    return [
-        {"gate": r.gate.text, "value": r.value, "passed": r.passed, "why": r.why} for r in results
-    ]

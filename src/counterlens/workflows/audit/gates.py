@@ -1,0 +1,49 @@
+"""Release gates of an audit: refused before anything is loaded where no audit could meet them."""
+
+from counterlens.data import name_of
+from counterlens.explanations.edits.colour import colour_variants
+from counterlens.explanations.edits.frame import frame_variants
+from counterlens.runs import check_gates, key_part, parse_gate, refuse_impossible
+from counterlens.runs.number import Number
+from counterlens.workflows.audit.settings import Settings
+
+_ACCURACY = ("accuracy.top1", "accuracy.top1_all", "accuracy.top5", "selective.aurra")
+_ERRORS = ("ece", "ece_common", "rms", "nll")
+_CALIBRATION = (
+    *(f"calibration.{error}{stage}" for stage in ("", "_scaled") for error in _ERRORS),
+    *(f"calibration.{name}" for name in ("rms_paper", "brier", "temperature", "temperature_nll")),
+)
+_CUES = ("bias.shape", "bias.texture")  # only the images tell whether they carry two cues
+
+
+def possible_keys(settings: Settings) -> list[str]:
+    """Every number that an audit with these settings may produce."""
+    keys = [*_ACCURACY, *_CALIBRATION, *_CUES]
+    if "imagenet-9" in settings.data:
+        keys.append("bias.background_gap")
+    if settings.flips:
+        for sweep, variants in (("colour", colour_variants()), ("frame", frame_variants())):
+            families = dict.fromkeys(variant.family for variant in variants)
+            names = ("flip", "flip_mean", *(f"{family}_flip" for family in families))
+            keys += [f"bias.{sweep}_{name}" for name in names]
+    keys += [f"robust.{key_part(ball)}.accuracy" for ball in settings.attack]
+    metrics = ["auroc", "aupr", "fpr95", "mmc"]
+    metrics += ["worst_auroc", "worst_mmc"] if settings.ood_attack else []
+    keys += [
+        f"ood.{key_part(name_of(spec))}.{metric}" for spec in settings.ood for metric in metrics
+    ]
+    return keys
+
+
+def check_requirements(settings: Settings) -> None:
+    """Refuse gates that cannot be read, or on numbers that this audit cannot produce."""
+    gates = [parse_gate(text) for text in settings.require]
+    refuse_impossible(gates, possible_keys(settings))
+
+
+def gate_rows(settings: Settings, numbers: dict[str, Number]) -> list[dict[str, object]]:
+    """How each gate went, as the table `gates`."""
+    results = check_gates([parse_gate(text) for text in settings.require], numbers)
+    return [
+        {"gate": r.gate.text, "value": r.value, "passed": r.passed, "why": r.why} for r in results
+    ]
