@@ -36,7 +36,7 @@ from torch import Tensor
 
 from counterlens.classifier import Classifier, pick_device
 from counterlens.data.made import captions
-from counterlens.explanations.cam import feature_heat, overlay
+from counterlens.explanations.cam import feature_saliency, overlay
 from counterlens.explanations.counterfactuals.uvce import EditSettings, Prepared, prepare, uvce
 from counterlens.explanations.features.directions import Direction
 from counterlens.explanations.features.feature_attack import feature_attack
@@ -250,7 +250,7 @@ def maps_figure(
         layer = cam_layer(model, least=FINE)
         columns[arm] = some
         columns[f"{arm}, map"] = overlay(
-            some, feature_heat(model, some, direction.weight, layer=layer).cpu()
+            some, feature_saliency(model, some, direction.weight, layer=layer).cpu()
         )
     figure(columns, out / "planted-maps.png")
 

@@ -94,7 +94,7 @@ def _edited(
         return uvce(
             study.model, ready.x, [term], source=source, target=goal, words=pairs,
             settings=settings, seeds=torch.tensor(list(rows), device=study.device) + 1000,
-            prepared=ready, told=told, kept=kept,
+            prepared=ready, callback=told, kept=kept,
         )  # fmt: skip
 
 

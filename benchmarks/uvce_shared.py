@@ -155,7 +155,7 @@ def joined(parts: Sequence[tuple[Prepared, int]]) -> Prepared:
         cat([s.maps for s in singles]),
         tuple(s.words[0] for s in singles),
         cat([s.masks for s in singles]),
-        tuple(s.made[0] for s in singles),
+        tuple(s.mask_source[0] for s in singles),
     )
 
 

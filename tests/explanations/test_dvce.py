@@ -194,7 +194,7 @@ def test_rows_depend_on_their_seed_alone_and_images_stay_in_the_box(model, rng):
     seeds = row_seeds(3, 5)
     whole = dvce(
         model, x, term([0, 1, 2]), helper=term([0, 1, 2]), settings=FEW, seeds=seeds,
-        told=lambda i, images: seen.append(images.shape),
+        callback=lambda i, images: seen.append(images.shape),
     )  # fmt: skip
     one = dvce(model, x[1:2], term([1]), helper=term([1]), settings=FEW, seeds=seeds[1:2])
     torch.testing.assert_close(whole[1:2], one, rtol=1e-3, atol=1e-3)

@@ -237,7 +237,12 @@ def test_kin_is_found_in_the_last_layer_and_in_wordnet():
     assert by_head(model) == (2, 2, 1) and by_wordnet(model) == (1, 2, 1)
     probs = torch.tensor([[0.7, 0.2, 0.1]])
     found = targets_of(
-        ["near:head"], names, probs, labels=[-1], ids=["x"], kin={"near:head": by_head(model)}
+        ["near:head"],
+        names,
+        probs,
+        labels=[-1],
+        ids=["x"],
+        similar_classes={"near:head": by_head(model)},
     )
     assert found == [[2]]
     with pytest.raises(InputError, match="outside ImageNet"):

@@ -73,7 +73,7 @@ def test_rounds_make_a_counterfactual_surer_and_none_is_the_papers_search():
         return uvce(
             model, x, [term], source=[CAT] * 2, target=[BRIDGE] * 2,
             words=[("cat", "steel arch bridge")] * 2, settings=settings, seeds=row_seeds(2, 0),
-            told=lambda k, look: looks.append(len(look.points)),
+            callback=lambda k, look: looks.append(len(look.points)),
         )  # fmt: skip
 
     def said(found):

@@ -446,7 +446,7 @@ def test_an_edit_is_never_worse_than_prompt_to_prompt_alone(model, x, term):
     found = uvce(
         model, x, [term], source=[CAT] * 2, target=[BRIDGE] * 2,
         words=[("cat", "steel arch bridge")] * 2, settings=SHORT, seeds=row_seeds(2, 0),
-        told=lambda k, look: looks.append(k),
+        callback=lambda k, look: looks.append(k),
     )  # fmt: skip
     assert (found.scores > found.start).all() and looks == [0, 1, 2, 3]
     assert found.images.shape == found.reconstruction.shape == found.start_images.shape == x.shape

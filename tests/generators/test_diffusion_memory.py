@@ -12,7 +12,7 @@ from torch import nn
 
 from counterlens.ball import row_seeds
 from counterlens.errors import InputError
-from counterlens.explanations.counterfactuals.prepare import NEURON, look_at
+from counterlens.explanations.counterfactuals.prepare import NEURON, attention_maps
 from counterlens.generators.diffusion import memory
 from counterlens.generators.diffusion.attention import inject
 from counterlens.generators.diffusion.ddim import ddim
@@ -75,7 +75,7 @@ def test_gradients_are_the_same_however_little_is_kept(model, kept):
 def test_attention_that_is_put_in_is_there_when_a_block_is_computed_again(model):
     text = "a photograph of a cat"
     given = start(model)
-    maps = look_at(model, given, NEURON)
+    maps = attention_maps(model, given, NEURON)
     mix = mixing(model, [text], [text], [("cat", "cat")])
     other = begin(model, ["a bridge"], row_seeds(1, 5), steps=STEPS)
 

@@ -182,10 +182,10 @@ def test_preparing_an_edit_shows_points_by_attention_and_takes_the_disc(monkeypa
     column, row = seen[0][0, :, 0], seen[0][0, :, 1]
     assert ((column >= 2) & (column < 7) & (row >= 8) & (row < 14)).all()
     torch.testing.assert_close(ready.masks, softened(disc(16, 4, 11, 3)[None]))
-    assert ready.made == ("segmenter",) and torch.equal(ready.points, seen[0])
-    assert ready.rows([0, 0]).made == ("segmenter", "segmenter")
+    assert ready.mask_source == ("segmenter",) and torch.equal(ready.points, seen[0])
+    assert ready.rows([0, 0]).mask_source == ("segmenter", "segmenter")
     given_mask = prepare(model, x, text, ["cat"], masks=soft / 0.8, **given)
-    assert given_mask.made == ("given",) and given_mask.points is None
+    assert given_mask.mask_source == ("given",) and given_mask.points is None
 
 
 def test_explain_takes_sam_from_a_folder(folder, tmp_path, monkeypatch):

@@ -2,7 +2,7 @@
 
 Paper: Selvaraju et al. 2017, Grad-CAM, arXiv:1610.02391 (gradcam2017, equations 1 and 2);
        Draelos and Carin 2020, HiResCAM, arXiv:2011.08891 (hirescam2020, equation 6).
-Differs: the layer and the way its output lies on the picture are found by running the network
+Differs: the layer and the way its output lies on the picture are read from a run of the network
        (`models.parts.cam_layer`), so CNNs, ViTs, Swin and hybrids need no settings. Activations are
        copied before a following in-place layer can overwrite them. The graph starts at the layer
        and is freed with the call: no hook and no tensor is left behind.
@@ -33,8 +33,8 @@ LINE = (1.0, 0.62, 0.1)
 
 
 @dataclass(frozen=True)
-class Heat:
-    """Heat maps of a batch.
+class CamMaps:
+    """Saliency maps of a batch.
 
     Args:
         maps: evidence ≥ 0 at each place of the layer's grid.
@@ -52,7 +52,7 @@ def class_cam(
     *,
     method: Method = "grad-cam",
     layer: CamLayer | None = None,
-) -> Heat:
+) -> CamMaps:
     """Where the evidence for a class lies: the map of its logit."""
     check_labels(target, classes=len(classifier.classes), rows=len(x), name="target")
     wanted = target.to(classifier.mean.device)[:, None]
@@ -68,7 +68,7 @@ def neuron_cam(
     *,
     method: Method = "hires-cam",
     layer: CamLayer | None = None,
-) -> Heat:
+) -> CamMaps:
     """Where a penultimate unit is driven from: the map of what enters the last linear layer."""
     count = head(classifier).in_features
     if not 0 <= unit < count:
@@ -85,7 +85,7 @@ def cam(
     *,
     method: Method = "grad-cam",
     layer: CamLayer | None = None,
-) -> Heat:
+) -> CamMaps:
     """The map of any score that the classifier's network computes, at one of its layers.
 
     Args:
@@ -101,7 +101,7 @@ def cam(
     evidence = grad_cam(acts, grads) if method == "grad-cam" else hires_cam(acts, grads)
     size = (x.shape[2], x.shape[3])
     large = interpolate(unit(evidence)[:, None], size, mode="bilinear", align_corners=False)
-    return Heat(evidence, unit(large[:, 0]))
+    return CamMaps(evidence, unit(large[:, 0]))
 
 
 def feature_maps(
@@ -134,7 +134,7 @@ def feature_maps(
     return torch.stack(maps, 1)
 
 
-def feature_heat(
+def feature_saliency(
     classifier: Classifier,
     x: Images,
     weight: Float[Tensor, "d"],
@@ -176,14 +176,14 @@ def hires_cam(
     return (grads * acts).sum(1).relu()
 
 
-def overlay(x: Images, heat: Float[Tensor, "b h w"], *, strength: float = 0.6) -> Images:
+def overlay(x: Images, saliency: Float[Tensor, "b h w"], *, strength: float = 0.6) -> Images:
     """Images with the map laid over them: cold places grey and dim, hot ones in their colours.
 
     One hue for all values, so it reads the same for colour-blind readers and in print. On pictures
     large enough for it, a line runs around what is at least half as strong as the strongest.
     """
     grey = x.mean(1, keepdim=True)
-    hot = heat[:, None].to(x)
+    hot = saliency[:, None].to(x)
     dimmed = (1 - strength) * grey + strength * 0.25
     shown = torch.clamp(hot * x + (1 - hot) * dimmed, 0, 1)
     if min(x.shape[2:]) < LINED:
@@ -211,11 +211,11 @@ def _cut(
     classifier: Classifier, x: Images, ask: Callable[[Images], Tensor], place: CamLayer
 ) -> tuple[Tensor, Tensor]:
     """A layer's output, and an answer whose graph starts at it."""
-    kept: list[Tensor] = []
+    leaves: list[Tensor] = []
 
     def cut(_: nn.Module, __: object, output: Tensor) -> Tensor:
         leaf = output.detach().requires_grad_()
-        kept.append(leaf)
+        leaves.append(leaf)
         return leaf.clone()  # what follows may write into its input
 
     try:
@@ -228,6 +228,8 @@ def _cut(
             answer = ask(x)
     finally:
         handle.remove()
-    if len(kept) != 1:
-        raise InputError(f"layer {place.name!r} ran {len(kept)} times in one pass, expected once.")
-    return kept[0], answer
+    if len(leaves) != 1:
+        raise InputError(
+            f"layer {place.name!r} ran {len(leaves)} times in one pass, expected once."
+        )
+    return leaves[0], answer

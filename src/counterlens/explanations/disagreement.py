@@ -1,7 +1,7 @@
 """Where two classifiers part: the score that DiG-IN raises, and what is left of it.
 
 Paper: Augustin, Neuhaus, Hein 2024 (digin2024), section 4, Figures 3–5 and 14–16.
-Differs: confidences are after temperature. The search may go by logarithms. What is found is
+Differs: confidences are after temperature. The search may go by logarithms. The result is
        measured again after JPEG, a shift and noise, because a difference that a shift undoes says
        little about the class.
 """
@@ -16,7 +16,7 @@ from counterlens.images import decode, jpeg_bytes, to_pixels
 from counterlens.types import Images, Scores
 
 SURE, UNSURE = 0.8, 0.2
-"""A found image counts where the one is at least this sure of the class and the other at most."""
+"""An image counts where the one is at least this sure of the class and the other at most."""
 
 
 def disagreement(raised: Term, lowered: Term) -> list[Term]:
@@ -31,10 +31,10 @@ def disagreement(raised: Term, lowered: Term) -> list[Term]:
 
 
 def by_logarithms(raised: Term, lowered: Term) -> list[Term]:
-    """The same wish by logarithms: log p_f + log(1 − p_g), for tables of logits.
+    """The same objective by logarithms: log p_f + log(1 − p_g), for tables of logits.
 
     Where a classifier is quite sure, its confidence has no gradient to speak of, and the
-    difference of confidences stands still there; the logarithms go on.
+    difference of confidences stays constant there; the logarithms go on.
     """
 
     def sure(x: Images) -> Float[Tensor, "b k"]:

@@ -1,4 +1,4 @@
-"""Figures to look at: grids of small pictures with captions, as PNG and PDF."""
+"""Figures: grids of small pictures with captions, as PNG and PDF."""
 
 import io
 from collections.abc import Sequence
@@ -57,7 +57,7 @@ def grid(
     from matplotlib.figure import Figure  # a second of import time that --help need not pay
 
     if not rows or not rows[0]:
-        raise InputError("a figure without panels was asked for, expected one or more.")
+        raise InputError("a figure without panels was requested, expected one or more.")
     columns = max(len(row) for row in rows)
     left = 1.0 if any(sides) else 0.1
     lines = max(panel.caption.count("\n") + 1 for row in rows for panel in row)

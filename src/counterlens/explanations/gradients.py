@@ -1,7 +1,7 @@
-"""Where a classifier's gradient lies: on the thing, or all over the picture?
+"""Where a classifier's gradient lies: on the object, or all over the picture?
 
 Paper: Augustin et al. 2024 (digin2024), Figure 13: with cut-outs the gradient moves onto the
-       thing, with noise on top more so.
+       object, with noise on top more so.
 Differs: the paper shows the gradients; here the share of their mass inside a mask is measured.
        Crops cover the middle more often than the edges, so a part of a gain is that of place.
 """

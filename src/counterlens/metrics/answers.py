@@ -72,8 +72,8 @@ def check_finite_logits(logits: Tensor, *, name: str = "logits") -> None:
 def answers(logits: Logits, *, temperature: float = 1.0) -> Answers:
     """Answer, confidence and score of each image.
 
-    >>> said = answers(torch.tensor([[0.0, 90.0], [1.0, 1.0]]))
-    >>> said.answer.tolist(), said.confidence.tolist(), said.score.tolist()
+    >>> result = answers(torch.tensor([[0.0, 90.0], [1.0, 1.0]]))
+    >>> result.answer.tolist(), result.confidence.tolist(), result.score.tolist()
     ([1, 0], [1.0, 0.5], [90.0, 0.0])
     """
     check_finite_logits(logits)
@@ -88,8 +88,8 @@ def judge(logits: Logits, labels: Labels, *, temperature: float = 1.0) -> Judged
 
     Equation: guo2017 (5)   q = max_k softmax(z / T)_k
 
-    >>> said = judge(torch.tensor([[0.0, 2.0]]), torch.tensor([0]))
-    >>> said.right.tolist(), round(said.nll.item(), 4), round(said.brier.item(), 4)
+    >>> result = judge(torch.tensor([[0.0, 2.0]]), torch.tensor([0]))
+    >>> result.right.tolist(), round(result.nll.item(), 4), round(result.brier.item(), 4)
     ([False], 2.1269, 1.5516)
     """
     check_finite_logits(logits)

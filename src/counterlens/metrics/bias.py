@@ -18,7 +18,7 @@ from counterlens.metrics.label_map import coarse_answers, group_means
 from counterlens.types import Flags, Logits
 
 AnyLabels = Int[Tensor, "_"]
-"""Labels whose number is checked by the function itself, to say clearly what does not fit."""
+"""Labels whose number the function checks itself, so that the message names what does not fit."""
 
 
 @dataclass(frozen=True)

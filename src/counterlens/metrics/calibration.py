@@ -99,8 +99,8 @@ def ece_of(bins: Bins) -> float:
 def rms_of(bins: Bins, *, last: bool = True) -> float:
     """RMS calibration error of binned images; `last=False` drops the most confident bin."""
     square = (bins.right - bins.confidence) ** 2 / bins.n.clamp(min=1)
-    kept = square if last else square[:-1]
-    return (kept.sum() / bins.n.sum()).sqrt().item()
+    used = square if last else square[:-1]
+    return (used.sum() / bins.n.sum()).sqrt().item()
 
 
 def ece(probs: Probs, labels: Labels, *, bins: int = 15, span: Span = "paper") -> float:
@@ -135,7 +135,7 @@ def rms(probs: Probs, labels: Labels, *, size: int = 100, last: bool = True) -> 
         probs: softmax outputs, rows sum to one.
         labels: true classes.
         size: images per bin.
-        last: False leaves out the most confident bin but still divides by all n, as the authors'
+        last: False leaves out the most confident bin but divides by all n, as the authors'
             code does; it understates the error.
 
     >>> rms(torch.tensor([[1.0, 0.0], [1.0, 0.0]]), torch.tensor([0, 1]))
@@ -201,17 +201,17 @@ def reliability(
     confidence: Scores, right: Flags, *, classes: int, when: str, bins: int = 15
 ) -> list[dict[str, object]]:
     """Rows of a reliability diagram with bins of [1/K, 1]; empty bins are left out."""
-    found = width_bins(confidence, right, bins=bins, start=1 / classes)
+    binned = width_bins(confidence, right, bins=bins, start=1 / classes)
     return [
         {
             "when": when,
-            "bin_low": found.low[m].item(),
-            "bin_high": found.high[m].item(),
-            "n": int(found.n[m]),
-            "confidence": (found.confidence[m] / found.n[m]).item(),
-            "accuracy": (found.right[m] / found.n[m]).item(),
+            "bin_low": binned.low[m].item(),
+            "bin_high": binned.high[m].item(),
+            "n": int(binned.n[m]),
+            "confidence": (binned.confidence[m] / binned.n[m]).item(),
+            "accuracy": (binned.right[m] / binned.n[m]).item(),
         }
-        for m in found.n.nonzero()[:, 0].tolist()
+        for m in binned.n.nonzero()[:, 0].tolist()
     ]
 
 

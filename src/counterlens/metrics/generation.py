@@ -17,27 +17,29 @@ from counterlens.types import Images
 Features = Float[Tensor, "n d"]
 
 
-def psnr(made: Images, wanted: Images) -> float:
+def psnr(generated: Images, wanted: Images) -> float:
     """Peak signal-to-noise ratio over all pixels of all images, in decibels.
 
     >>> round(psnr(torch.full((1, 1, 2, 2), 0.6), torch.full((1, 1, 2, 2), 0.5)), 6)
     20.0
     """
-    error = (made.double() - wanted.double()).square().mean().item()
+    error = (generated.double() - wanted.double()).square().mean().item()
     return -10 * math.log10(error) if error > 0 else math.inf
 
 
-def kid(made: Features, real: Features) -> float:
+def kid(generated: Features, real: Features) -> float:
     """Kernel inception distance: unbiased squared distance of two sets of features.
 
     Equation: kid2018 §3   MMD²_u,  k(x, y) = (xᵀy / d + 1)³
 
     0 in the mean when both come from one distribution; then it may be below 0.
     """
-    if min(len(made), len(real)) < 2:
-        raise InputError(f"{len(made)} and {len(real)} images came, expected 2 or more of each.")
-    made, real = made.double(), real.double()
-    d = made.shape[1]
+    if min(len(generated), len(real)) < 2:
+        raise InputError(
+            f"{len(generated)} and {len(real)} images came, expected 2 or more of each."
+        )
+    generated, real = generated.double(), real.double()
+    d = generated.shape[1]
 
     def kernel(a: Tensor, b: Tensor) -> Tensor:
         return (a @ b.T / d + 1) ** 3
@@ -46,22 +48,24 @@ def kid(made: Features, real: Features) -> float:
         k = kernel(a, a)
         return (k.sum() - k.diagonal().sum()) / (len(a) * (len(a) - 1))
 
-    return float(within(made) + within(real) - 2 * kernel(made, real).mean())
+    return float(within(generated) + within(real) - 2 * kernel(generated, real).mean())
 
 
-def kid_blocks(made: Features, real: Features, *, blocks: int = 10) -> Float[Tensor, "m"]:
+def kid_blocks(generated: Features, real: Features, *, blocks: int = 10) -> Float[Tensor, "m"]:
     """KID of disjoint blocks of both sets, in their order.
 
     Small sets are cut into fewer blocks, so that each holds twenty images or there are two.
     """
-    blocks = max(2, min(blocks, min(len(made), len(real)) // 20))
-    pairs = zip(made.tensor_split(blocks), real.tensor_split(blocks), strict=True)
+    blocks = max(2, min(blocks, min(len(generated), len(real)) // 20))
+    pairs = zip(generated.tensor_split(blocks), real.tensor_split(blocks), strict=True)
     return torch.tensor([kid(a, b) for a, b in pairs], dtype=torch.float64)
 
 
-def kid_interval(made: Features, real: Features, *, blocks: int = 10) -> tuple[float, float, float]:
+def kid_interval(
+    generated: Features, real: Features, *, blocks: int = 10
+) -> tuple[float, float, float]:
     """The mean of KID over disjoint blocks of both sets, and its 95 % interval."""
-    return t_interval(kid_blocks(made, real, blocks=blocks))
+    return t_interval(kid_blocks(generated, real, blocks=blocks))
 
 
 def t_interval(values: Float[Tensor, "m"]) -> tuple[float, float, float]:
@@ -74,15 +78,17 @@ def t_interval(values: Float[Tensor, "m"]) -> tuple[float, float, float]:
     return mean, mean - reach, mean + reach
 
 
-def recall(made: Features, real: Features, *, k: int = 3) -> float:
+def recall(generated: Features, real: Features, *, k: int = 3) -> float:
     """Share of real images that lie within reach of the generated ones: variety.
 
     Equation: recall2019 (2)   1/|Φ_r| Σ_{φ ∈ Φ_r} [∃ φ' ∈ Φ_g: ‖φ − φ'‖ ≤ ‖φ' − NN_k(φ')‖]
     """
-    if len(made) <= k:
-        raise InputError(f"{len(made)} images came, expected more than {k}.")
-    radius = torch.cdist(made, made).kthvalue(k + 1, dim=1).values  # the nearest is itself
-    return float((torch.cdist(real, made) <= radius).any(1).double().mean())
+    if len(generated) <= k:
+        raise InputError(f"{len(generated)} images came, expected more than {k}.")
+    radius = (
+        torch.cdist(generated, generated).kthvalue(k + 1, dim=1).values
+    )  # the nearest is itself
+    return float((torch.cdist(real, generated) <= radius).any(1).double().mean())
 
 
 def nearest(x: Images, others: Images, *, part: int = 4096) -> tuple[Tensor, Tensor]:

@@ -49,15 +49,15 @@ def classification_numbers(
         logits: over the classes of the protocol, already restricted to them.
         labels: true classes, as columns of `logits`.
         temperature: fitted on other images; adds the scaled errors. None leaves them out.
-        protocol: what the classes are, said in every number, e.g. "200 classes of ImageNet-A".
+        protocol: what the classes are, stated in every number, e.g. "200 classes of ImageNet-A".
         everything: logits and labels over all classes of the model, for `accuracy.top1_all`;
             None when the protocol already covers them all.
         seed: of the resampling.
     """
-    said = judge(logits, labels)
+    judged = judge(logits, labels)
     classes = logits.shape[1]
     how = protocol or f"all {classes} classes of the model"
-    out = {"accuracy.top1": share(said.right, f"arg-max is the true class; {how}")}
+    out = {"accuracy.top1": share(judged.right, f"arg-max is the true class; {how}")}
     if classes > 5:
         five = top_k(logits, labels, k=5)
         out["accuracy.top5"] = share(five, f"true class among the 5 highest; {how}")
@@ -67,8 +67,8 @@ def classification_numbers(
         right = top_k(*everything)
         over = f"arg-max over all {everything[0].shape[1]} classes of the model"
         out["accuracy.top1_all"] = share(right, over)
-    out |= _calibration(said, classes, how, "temperature 1", seed)
-    out["selective.aurra"] = _aurra(said, how, seed)
+    out |= _calibration(judged, classes, how, "temperature 1", seed)
+    out["selective.aurra"] = _aurra(judged, how, seed)
     if temperature is not None:
         scaled = _calibration(
             judge(logits, labels, temperature=temperature),
@@ -77,8 +77,8 @@ def classification_numbers(
             f"temperature {temperature:.4g}, fitted on other images",
             seed,
         )
-        kept = ("calibration.ece", "calibration.ece_common", "calibration.rms", "calibration.nll")
-        out |= {f"{key}_scaled": scaled[key] for key in kept}
+        keys = ("calibration.ece", "calibration.ece_common", "calibration.rms", "calibration.nll")
+        out |= {f"{key}_scaled": scaled[key] for key in keys}
     return out
 
 
@@ -89,30 +89,30 @@ def share(hits: Flags, protocol: str) -> Number:
     return Number(count / n, n, low, high, f"{protocol}; Wilson interval")
 
 
-def _calibration(said: Judged, classes: int, how: str, heat: str, seed: int) -> Numbers:
-    n = len(said.right)
+def _calibration(judged: Judged, classes: int, how: str, temperature: str, seed: int) -> Numbers:
+    n = len(judged.right)
     hybrid = "interval of the error endless images would show in these bins, by test inversion"
     out: Numbers = {}
     for key, start in (("ece", 1 / classes), ("ece_common", 0.0)):
-        bins = width_bins(said.confidence, said.right, bins=15, start=start)
+        bins = width_bins(judged.confidence, judged.right, bins=15, start=start)
         value = ece_of(bins)
         low, high = ece_interval(bins, value, seed=seed)
         span = "[1/K, 1]" if key == "ece" else "[0, 1]"
-        text = f"15 equal bins of {span}; {heat}; {how}; {hybrid}"
+        text = f"15 equal bins of {span}; {temperature}; {how}; {hybrid}"
         out[f"calibration.{key}"] = Number(value, n, low, high, text)
-    equal = count_bins(said.confidence, said.right)
+    equal = count_bins(judged.confidence, judged.right)
     for key, last in (("rms", True), ("rms_paper", False)):
         if not last and len(equal.n) == 1:  # nothing would be left: a perfect 0 that means nothing
             continue
         value = rms_of(equal, last=last)
         low, high = rms_interval(equal, value, last=last, seed=seed)
         which = "all bins" if last else "the most confident bin skipped, as the authors' code does"
-        text = f"bins of 100 images, {which}; {heat}; {how}; {hybrid}"
+        text = f"bins of 100 images, {which}; {temperature}; {how}; {hybrid}"
         out[f"calibration.{key}"] = Number(value, n, low, high, text)
-    boot = f"{heat}; {how}; BCa bootstrap"
-    out["calibration.nll"] = _mean(said.nll, f"−log p(true class), nats; {boot}", (0, _INF), seed)
+    boot = f"{temperature}; {how}; BCa bootstrap"
+    out["calibration.nll"] = _mean(judged.nll, f"−log p(true class), nats; {boot}", (0, _INF), seed)
     out["calibration.brier"] = _mean(
-        said.brier, f"squared distance to the true corner, 0 to 2; {boot}", (0, 2), seed
+        judged.brier, f"squared distance to the true corner, 0 to 2; {boot}", (0, 2), seed
     )
     return out
 
@@ -122,13 +122,13 @@ def _mean(values: Tensor, protocol: str, bounds: tuple[float, float], seed: int)
     return Number(values.mean().item(), len(values), low, high, protocol)
 
 
-def _aurra(said: Judged, how: str, seed: int) -> Number:
-    value = aurra(said.score, said.right)
-    low, high = aurra_interval(said.score.numpy(), said.right.numpy(), value, seed=seed)
+def _aurra(judged: Judged, how: str, seed: int) -> Number:
+    value = aurra(judged.score, judged.right)
+    low, high = aurra_interval(judged.score.numpy(), judged.right.numpy(), value, seed=seed)
     text = (
         f"mean accuracy over all response rates, surest first; temperature 1; {how}; BCa bootstrap"
     )
-    return Number(value, len(said.right), low, high, text)
+    return Number(value, len(judged.right), low, high, text)
 
 
 def temperature_number(

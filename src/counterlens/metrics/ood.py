@@ -52,10 +52,10 @@ def aupr(inside: Scores, outside: Others, *, ratio: float | None = None) -> floa
     if not share > 0:
         raise InputError(f"ratio is {ratio}, expected unknown images per known image, above 0.")
     at = torch.unique(torch.cat([known, unknown]))  # ascending: the least confident first
-    found = torch.searchsorted(unknown.sort().values, at, right=True).double() / len(unknown)
+    recall = torch.searchsorted(unknown.sort().values, at, right=True).double() / len(unknown)
     false = torch.searchsorted(known.sort().values, at, right=True).double() / len(known)
-    step = torch.diff(found, prepend=found.new_zeros(1))
-    precision = share * found / (share * found + false)
+    step = torch.diff(recall, prepend=recall.new_zeros(1))
+    precision = share * recall / (share * recall + false)
     return (step * precision)[step > 0].sum().item()
 
 
@@ -69,15 +69,15 @@ def fpr95(inside: Scores, outside: Others, *, keep: float = 0.95) -> float:
     0.5
     """
     known, unknown = _pair(inside, outside)
-    rank = kept_rank(len(known), keep)
+    rank = accepted_count(len(known), keep)
     threshold = known.sort(descending=True).values[rank - 1]
     return (unknown >= threshold).double().mean().item()
 
 
-def kept_rank(n: int, keep: float) -> int:
+def accepted_count(n: int, keep: float) -> int:
     """How many of n known images must be accepted: the smallest m with m / n ≥ keep.
 
-    >>> kept_rank(20, 0.95), kept_rank(21, 0.95), kept_rank(1, 0.95)
+    >>> accepted_count(20, 0.95), accepted_count(21, 0.95), accepted_count(1, 0.95)
     (19, 20, 1)
     """
     if not 0 < keep <= 1:

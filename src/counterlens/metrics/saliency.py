@@ -1,4 +1,4 @@
-"""How well a heat map covers an object: functions of (heat map, mask), whatever made the map.
+"""How well a saliency map covers an object: functions of (saliency map, mask) alone.
 
 Paper: Reproducibility study of CGN 2022 (cgnstudy2022) for the IoU of Grad-CAM maps; Augustin et
        al. 2024 (digin2024, Table 2) for the share of a map's mass outside the object.
@@ -15,41 +15,41 @@ from torch.nn.functional import interpolate
 from counterlens.errors import InputError
 from counterlens.types import Scores
 
-Heat = Float[Tensor, "b h w"]
+SaliencyMap = Float[Tensor, "b h w"]
 Mask = Bool[Tensor, "b h w"]
 
 
-def iou(heat: Heat, mask: Mask, *, threshold: float = 0.5) -> Scores:
+def iou(saliency: SaliencyMap, mask: Mask, *, threshold: float = 0.5) -> Scores:
     """Overlap of the hot region with the object: intersection over union, per image.
 
-    Equation: cgnstudy2022 §3.4   IoU = |H ∩ M| / |H ∪ M|,  H = {heat scaled to [0, 1] > ½}
+    Equation: cgnstudy2022 §3.4   IoU = |H ∩ M| / |H ∪ M|,  H = {saliency scaled to [0, 1] > ½}
 
     Where nothing is hot and the mask is empty there is nothing to miss: 1.
 
-    >>> heat = torch.tensor([[[1.0, 0.9, 0.0, 0.0]]])
-    >>> iou(heat, torch.tensor([[[True, False, False, False]]]))
+    >>> saliency = torch.tensor([[[1.0, 0.9, 0.0, 0.0]]])
+    >>> iou(saliency, torch.tensor([[[True, False, False, False]]]))
     tensor([0.5000])
     """
-    _check(heat, mask)
-    both, either = _overlap(_hot(heat, threshold), mask)
+    _check(saliency, mask)
+    both, either = _overlap(_hot(saliency, threshold), mask)
     return torch.where(either > 0, both / either.clamp_min(1), torch.ones_like(both))
 
 
-def mean_iou(heat: Heat, mask: Mask, *, threshold: float = 0.5) -> Scores:
+def mean_iou(saliency: SaliencyMap, mask: Mask, *, threshold: float = 0.5) -> Scores:
     """Mean of the IoU of the object and the IoU of the background, per image.
 
     Equation: cgnstudy2022 §3.4   ½ (|H ∩ M| / |H ∪ M| + |Hᶜ ∩ Mᶜ| / |Hᶜ ∪ Mᶜ|)
 
     A class that is neither in the map nor in the mask is left out of the mean.
 
-    >>> heat = torch.tensor([[[1.0, 0.9, 0.0, 0.0]]])
-    >>> mean_iou(heat, torch.tensor([[[True, False, False, False]]]))
+    >>> saliency = torch.tensor([[[1.0, 0.9, 0.0, 0.0]]])
+    >>> mean_iou(saliency, torch.tensor([[[True, False, False, False]]]))
     tensor([0.5833])
     """
-    _check(heat, mask)
-    hot = _hot(heat, threshold)
-    total = heat.new_zeros(len(heat))
-    classes = heat.new_zeros(len(heat))
+    _check(saliency, mask)
+    hot = _hot(saliency, threshold)
+    total = saliency.new_zeros(len(saliency))
+    classes = saliency.new_zeros(len(saliency))
     for here, there in ((hot, mask), (~hot, ~mask)):
         both, either = _overlap(here, there)
         total += both / either.clamp_min(1)
@@ -57,13 +57,13 @@ def mean_iou(heat: Heat, mask: Mask, *, threshold: float = 0.5) -> Scores:
     return total / classes
 
 
-def trivial_maps(height: int, width: int) -> dict[str, Heat]:
+def trivial_maps(height: int, width: int) -> dict[str, SaliencyMap]:
     """Maps that know nothing of the image: the baseline of every overlap with a mask.
 
     `corner` is one hot pixel; `centre` a Gaussian whose hot part is a disc with a radius of a
     fifth of the shorter side; `uniform` the same value everywhere, where nothing is hot.
 
-    >>> {name: int(_hot(heat, 0.5).sum()) for name, heat in trivial_maps(32, 32).items()}
+    >>> {name: int(_hot(saliency, 0.5).sum()) for name, saliency in trivial_maps(32, 32).items()}
     {'corner': 1, 'centre': 124, 'uniform': 0}
     """
     corner = torch.zeros(1, height, width)
@@ -79,26 +79,28 @@ def trivial_scores(mask: Mask, *, threshold: float = 0.5) -> dict[str, tuple[Sco
     """`mean_iou` and `iou` of each of the `trivial_maps` on these masks."""
     return {
         name: (
-            mean_iou(heat.to(mask.device).expand(mask.shape), mask, threshold=threshold),
-            iou(heat.to(mask.device).expand(mask.shape), mask, threshold=threshold),
+            mean_iou(saliency.to(mask.device).expand(mask.shape), mask, threshold=threshold),
+            iou(saliency.to(mask.device).expand(mask.shape), mask, threshold=threshold),
         )
-        for name, heat in trivial_maps(*mask.shape[1:]).items()
+        for name, saliency in trivial_maps(*mask.shape[1:]).items()
     }
 
 
-def mass_outside(heat: Heat, mask: Mask) -> Scores:
+def mass_outside(saliency: SaliencyMap, mask: Mask) -> Scores:
     """Share of the map's mass that lies outside the object; NaN for a map without mass.
 
-    Equation: digin2024 Tab. 2   Σ_{p ∉ M} heat_p / Σ_p heat_p
+    Equation: digin2024 Tab. 2   Σ_{p ∉ M} saliency_p / Σ_p saliency_p
 
     >>> mass_outside(torch.tensor([[[3.0, 1.0]]]), torch.tensor([[[True, False]]]))
     tensor([0.2500])
     """
-    _check(heat, mask)
-    if (heat < 0).any():
-        raise InputError("the heat map has negative values, expected mass ≥ 0. Pass heat.relu().")
-    total = heat.sum((1, 2))
-    return torch.where(mask, 0, heat).sum((1, 2)) / total
+    _check(saliency, mask)
+    if (saliency < 0).any():
+        raise InputError(
+            "the saliency map has negative values, expected mass ≥ 0. Pass saliency.relu()."
+        )
+    total = saliency.sum((1, 2))
+    return torch.where(mask, 0, saliency).sum((1, 2)) / total
 
 
 def shares_outside(maps: Float[Tensor, "b m rows columns"], mask: Mask) -> Float[Tensor, "b m"]:
@@ -107,7 +109,7 @@ def shares_outside(maps: Float[Tensor, "b m rows columns"], mask: Mask) -> Float
     Enlarging (bilinear) is linear, so the mask is brought to the maps' grid instead, once for all
     of them; NaN for a map without mass.
 
-    Equation: digin2024 Tab. 2   Σ_{p ∉ M} U(heat)_p / Σ_p U(heat)_p,  U: bilinear
+    Equation: digin2024 Tab. 2   Σ_{p ∉ M} U(saliency)_p / Σ_p U(saliency)_p,  U: bilinear
     """
     if (maps < 0).any():
         raise InputError("the maps have negative values, expected mass ≥ 0. Pass maps.relu().")
@@ -129,15 +131,15 @@ def _enlarging(coarse: int, fine: int, like: Tensor) -> Float[Tensor, "coarse fi
     return rows[0]
 
 
-def unit(heat: Heat) -> Heat:
+def unit(saliency: SaliencyMap) -> SaliencyMap:
     """Each map scaled so that its least value is 0 and its greatest 1; a constant map is all 0."""
-    low = heat.amin((1, 2), keepdim=True)
-    span = heat.amax((1, 2), keepdim=True) - low
-    return torch.where(span > 0, (heat - low) / torch.where(span > 0, span, 1), 0)
+    low = saliency.amin((1, 2), keepdim=True)
+    span = saliency.amax((1, 2), keepdim=True) - low
+    return torch.where(span > 0, (saliency - low) / torch.where(span > 0, span, 1), 0)
 
 
-def _hot(heat: Heat, threshold: float) -> Mask:
-    return unit(heat) > threshold
+def _hot(saliency: SaliencyMap, threshold: float) -> Mask:
+    return unit(saliency) > threshold
 
 
 def _overlap(first: Mask, second: Mask) -> tuple[Tensor, Tensor]:
@@ -146,13 +148,13 @@ def _overlap(first: Mask, second: Mask) -> tuple[Tensor, Tensor]:
     return both, either
 
 
-def _check(heat: Heat, mask: Mask) -> None:
-    if heat.shape != mask.shape or heat.ndim != 3:
+def _check(saliency: SaliencyMap, mask: Mask) -> None:
+    if saliency.shape != mask.shape or saliency.ndim != 3:
         raise InputError(
-            f"a heat map of shape {tuple(heat.shape)} and a mask of shape {tuple(mask.shape)} "
+            f"a map of shape {tuple(saliency.shape)} and a mask of shape {tuple(mask.shape)} "
             "came, expected both (batch, height, width)."
         )
     if mask.dtype != torch.bool:
         raise InputError(f"the mask is {mask.dtype}, expected bool. Pass mask > 0.5.")
-    if not torch.isfinite(heat).all():
-        raise InputError("the heat map holds NaN or infinite values, expected finite ones.")
+    if not torch.isfinite(saliency).all():
+        raise InputError("the saliency map holds NaN or infinite values, expected finite ones.")

@@ -4,7 +4,7 @@ Paper: Augustin et al. 2024 (digin2024, Table 2).
 Differs: the paper gives the share alone. A small object leaves most of any map outside, so each
        share is also compared, image by image, with that of a map without preference, the area of
        the background. A feature lives on the background if its share is surely larger, at 5 % over
-       all features of a table together.
+       all features of a table jointly.
 """
 
 from collections.abc import Sequence
@@ -45,7 +45,7 @@ class Place:
 def placed(outside: Vector, background: Vector, *, seed: int = 0) -> Place | None:
     """Sum up one feature's shares; None where fewer than two images have a map.
 
-    Equation: digin2024 Tab. 2   mean_x Σ_{p ∉ M(x)} heat_p / Σ_p heat_p
+    Equation: digin2024 Tab. 2   mean_x Σ_{p ∉ M(x)} saliency_p / Σ_p saliency_p
 
     Args:
         outside: share of the map outside the object per image, NaN for a map without mass.

@@ -2,7 +2,7 @@
 
 Paper: Augustin, Meinke, Hein 2020 (appendix: 500 geometric temperatures, lowest ECE);
     Guo et al. 2017, arXiv:1706.04599 (section 4.2: lowest negative log likelihood).
-Differs: of several temperatures with the lowest ECE we take the smallest; the papers do not say.
+Differs: of several temperatures with the lowest ECE we take the smallest; the papers leave it open.
 """
 
 import hashlib

@@ -13,7 +13,7 @@ from torch import nn
 
 from counterlens.classifier import Classifier
 from counterlens.errors import InputError
-from counterlens.explanations.counterfactuals.prepare import UVCE, look_at
+from counterlens.explanations.counterfactuals.prepare import UVCE, attention_maps
 from counterlens.generators.diffusion import model as latent
 from counterlens.generators.diffusion.optimise import begin
 from counterlens.images import read, write_png
@@ -256,7 +256,7 @@ def test_a_picture_of_odd_size_is_cut_to_the_generators(folder, tmp_path):
 def test_a_budget_bounds_the_cases_at_a_time():
     model = tiny_model()
     start = begin(model, ["a cat"], torch.tensor([1]), steps=UVCE.chain.steps)
-    maps = look_at(model, start, UVCE).bytes
+    maps = attention_maps(model, start, UVCE).bytes
     assert maps <= workflow.map_bytes(model, UVCE) <= 2 * maps
     assert workflow.plan(model, UVCE, 50, "100GB", [classifier()]) == (20, 50)
     kept, size = workflow.plan(model, UVCE, 50, "20MB", [classifier()])

@@ -1,6 +1,6 @@
 """Object masks of many images from a generator's attention to a word, without inverting them.
 
-Paper: Augustin et al. 2024 (digin2024), appendix D: the attention while an image is made again
+Paper: Augustin et al. 2024 (digin2024), appendix D: the attention while an image is generated again
        from its inversion.
 Differs: noise is added to the image's latents instead, at the times of the chain's first half. That
        is one pass of the network per time, not hundreds, so whole sets can be marked.
@@ -26,23 +26,23 @@ def attention_masks(
     model: LatentDiffusion,
     x: Images,
     prompts: Sequence[str],
-    things: Sequence[str],
+    objects: Sequence[str],
     *,
     seeds: Seeds,
     steps: int = STEPS,
 ) -> Mask:
-    """Soft masks of the things that the prompts name, 1 on the thing.
+    """Soft masks of the objects that the prompts name, 1 on the object.
 
-    Equation: digin2024 §D.1   attention to the thing's tokens in the noisier half of the times
+    Equation: digin2024 §D.1   attention to the object's tokens in the noisier half of the times
 
     Args:
         x: images of the generator's side.
-        prompts: captions; each holds the thing's word.
-        things: the word or words of the thing.
+        prompts: captions; each holds the object's word.
+        objects: the word or words of the object.
         seeds: of the noise, one per image.
         steps: of the chain whose times are visited.
     """
-    pairs = list(zip(prompts, things, strict=True))
+    pairs = list(zip(prompts, objects, strict=True))
     once = {pair: carriers(model, *pair) for pair in dict.fromkeys(pairs)}
     tokens = [once[pair] for pair in pairs]
     clean, cond = model.encode(x.to(model.device)), model.embed(prompts)

@@ -65,7 +65,7 @@ def dvce(
     helper: Term | None = None,
     settings: Settings = PAPER,
     seeds: Seeds,
-    told: Callable[[int, Images], None] | None = None,
+    callback: Callable[[int, Images], None] | None = None,
 ) -> Images:
     """Counterfactuals of images x towards the class that the term reads.
 
@@ -78,7 +78,7 @@ def dvce(
         helper: the same of a robust classifier; its gradient, brought into a cone around the
             explained one's, then stands for it.
         seeds: one per image, of all its noise and crops.
-        told: is shown the clean images predicted in every step.
+        callback: called with every step's number and its predicted clean images.
     """
     if x.shape[-2:] != (model.side, model.side):
         raise InputError(
@@ -99,12 +99,12 @@ def dvce(
         after = schedule.alpha(schedule.before(time, settings.steps))
         with torch.enable_grad():
             z = z.detach().requires_grad_()
-            said = model.noise(z, time, null)
-            image = model.decode(original(z, said, alpha))
-        push = _push(image, x, z, said.detach(), term, helper, settings, mix(seeds, 100 + i))
-        if told is not None:
-            told(i, image.detach())
-        mean, sigma = posterior(z.detach(), said.detach(), alpha, after)
+            predicted = model.noise(z, time, null)
+            image = model.decode(original(z, predicted, alpha))
+        push = _push(image, x, z, predicted.detach(), term, helper, settings, mix(seeds, 100 + i))
+        if callback is not None:
+            callback(i, image.detach())
+        mean, sigma = posterior(z.detach(), predicted.detach(), alpha, after)
         z = mean + sigma**2 * push
         if i < len(times) - 1:  # the last step adds no noise
             z = z + sigma * normal(mix(seeds, 10_000 + i), tuple(z.shape[1:]), like=z)
@@ -166,8 +166,8 @@ def _push(
     """The guidance: towards the class and towards the image, each as long as the noise says."""
 
     def back(slope: Images, *, last: bool = False) -> Latents:
-        (found,) = torch.autograd.grad(image, z, slope, retain_graph=not last)
-        return found
+        (gradient,) = torch.autograd.grad(image, z, slope, retain_graph=not last)
+        return gradient
 
     towards = back(slope_of(term, image, settings, mix(seeds, 1)))
     if helper is not None:
@@ -188,8 +188,8 @@ def slope_of(term: Term, image: Images, settings: Settings, seeds: Seeds) -> Ima
             crops = cutouts(leaf, term.side, count=settings.cuts, sigma=settings.sigma, seeds=seeds)
         else:
             crops = seen(leaf, term.side)[:, None]
-        said = term.table(crops.flatten(0, 1))
+        table = term.table(crops.flatten(0, 1))
         column = term.column.repeat_interleave(crops.shape[1])
-        value = said.gather(1, column[:, None]).sum() / crops.shape[1]
-        (found,) = torch.autograd.grad(value, leaf)
-    return found
+        value = table.gather(1, column[:, None]).sum() / crops.shape[1]
+        (gradient,) = torch.autograd.grad(value, leaf)
+    return gradient

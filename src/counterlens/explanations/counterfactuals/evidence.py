@@ -58,20 +58,20 @@ class Opinion:
 
 
 def opinion(
-    judge: Classifier, classes: Sequence[str], x: Images, found: Counterfactuals
+    judge: Classifier, classes: Sequence[str], x: Images, result: Counterfactuals
 ) -> Opinion:
     """Ask a second classifier about counterfactuals of images x; classes are matched by name."""
-    places = {t: class_named(judge.classes, classes[t]) for t in set(found.target.tolist())}
+    places = {t: class_named(judge.classes, classes[t]) for t in set(result.target.tolist())}
     missing = sorted(classes[t] for t, place in places.items() if place < 0)
     if missing:
         raise InputError(
             f"{judge.name} cannot judge: it has no class {missing[0]!r}. Choose another --with "
             "model or another target."
         )
-    target = torch.tensor([places[t] for t in found.target.tolist()])
-    rows = torch.arange(len(found))
-    first = ask_whole(judge, x)[found.image]
-    last = ask_whole(judge, found.points)
+    target = torch.tensor([places[t] for t in result.target.tolist()])
+    rows = torch.arange(len(result))
+    first = ask_whole(judge, x)[result.image]
+    last = ask_whole(judge, result.points)
     answer = last.argmax(1)
     return Opinion(
         judge.name,
@@ -82,20 +82,20 @@ def opinion(
     )
 
 
-def verdicts(found: Counterfactuals, opinions: Sequence[Opinion]) -> list[str]:
+def verdicts(result: Counterfactuals, opinions: Sequence[Opinion]) -> list[str]:
     """One word per counterfactual, by `RULE`."""
     if opinions:
         votes = torch.stack([one.agrees for one in opinions]).float().mean(0)
         evidence = votes > 0.5
     else:
-        evidence = found.smooth >= SMOOTH
+        evidence = result.smooth >= SMOOTH
     words = [EVIDENCE if shown else NOISE for shown in evidence.tolist()]
-    reached = found.reached.tolist()
+    reached = result.reached.tolist()
     return [word if there else SHORT for word, there in zip(words, reached, strict=True)]
 
 
 def ask_whole(judge: Classifier, x: Images) -> Probs:
-    """Confidences at images of another classifier's size; the frame is kept, not cropped again."""
+    """Confidences at images of another classifier's size; frames are not cropped again."""
     whole = judge.preprocess
     if whole.crop is not None:
         whole = replace(whole, crop=1.0)

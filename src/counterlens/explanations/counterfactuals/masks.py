@@ -1,12 +1,12 @@
-"""Masks: which pixels show the thing, from where its word is attended to.
+"""Masks: which pixels show the object, from where its word is attended to.
 
-The mask S is soft: near 1 on the thing, near 0 behind it. Its latent size is what blending and the
+The mask S is soft: near 1 on the object, near 0 behind it. Its latent size is what blending and the
 distance between latents use.
 
 Paper: Augustin et al. 2024 (digin2024), appendix D; sizes and thresholds from its code, where they
        are pixels of 512; here they are fractions of the side.
-Differs: the thing is where attention exceeds the threshold; the paper draws points there and asks
-       a segmenter for the thing they lie on, see `points`. Attention is scaled from its least
+Differs: the object is where attention exceeds the threshold; the paper draws points there and asks
+       a segmenter for the object they lie on, see `points`. Attention is scaled from its least
        value, not from 0, to 1: small generators attend a little everywhere.
 """
 
@@ -52,13 +52,13 @@ def averaged(maps: Maps, *, steps: int, places: float | None = None) -> Average:
         for one in layers.values()
         if one.shape[2] == side * side
     ]
-    found = torch.stack(read).mean(0)
-    return found.view(len(found), side, side, -1)
+    average = torch.stack(read).mean(0)
+    return average.view(len(average), side, side, -1)
 
 
-def attended(found: Average, tokens: Sequence[Sequence[int]]) -> Float[Tensor, "b q q"]:
+def attended(average: Average, tokens: Sequence[Sequence[int]]) -> Float[Tensor, "b q q"]:
     """How much each place attends to some tokens of its image's caption, as a mean over them."""
-    rows = [row[..., list(some)].mean(-1) for row, some in zip(found, tokens, strict=True)]
+    rows = [row[..., list(some)].mean(-1) for row, some in zip(average, tokens, strict=True)]
     return torch.stack(rows)
 
 
@@ -69,24 +69,24 @@ def nearest_side(maps: Maps, places: float | None = None) -> int:
     return min(sides, key=lambda side: (abs(side - wanted), -side))
 
 
-def soft_map(found: Float[Tensor, "b q q"], side: int) -> Mask:
+def soft_map(attention: Float[Tensor, "b q q"], side: int) -> Mask:
     """Attention as a soft mask of the image's side.
 
     Equation: digin2024 §D.1   v ← √(max(v − 0.3, 0) / 0.7),  v = attention, scaled to [0, 1]
     """
-    low, high = (f.view(-1, 1, 1) for f in found.flatten(1).aminmax(dim=1))
-    v = ((found - low) / (high - low).clamp_min(1e-8))[:, None]
+    low, high = (f.view(-1, 1, 1) for f in attention.flatten(1).aminmax(dim=1))
+    v = ((attention - low) / (high - low).clamp_min(1e-8))[:, None]
     v = interpolate(v, (side, side), mode="bicubic", align_corners=False).clamp(0, 1)
     return ((v - FLOOR).clamp_min(0) / (1 - FLOOR)).sqrt()
 
 
-def from_attention(found: Float[Tensor, "b q q"], side: int) -> Mask:
-    """The mask of a thing from its word's attention."""
-    return softened((soft_map(found, side) > SHOWN).to(found.dtype))
+def from_attention(attention: Float[Tensor, "b q q"], side: int) -> Mask:
+    """The mask of an object from its word's attention."""
+    return softened((soft_map(attention, side) > SHOWN).to(attention.dtype))
 
 
 def softened(mask: Mask) -> Mask:
-    """A mask without specks, a little wider than the thing, with soft edges.
+    """A mask without specks, a little wider than the object, with soft edges.
 
     Equation: digin2024 §D.1   S = blur(dilate(erode(S)))
     """
@@ -136,12 +136,14 @@ def check_mask(mask: Mask, *, images: int, name: str = "mask") -> None:
             f"{name} has the shape {tuple(mask.shape)}, expected ({images}, 1, height, width)."
         )
     if not torch.isfinite(mask).all() or mask.min() < 0 or mask.max() > 1:
-        raise InputError(f"{name} has values outside 0 … 1, expected 1 on the thing, 0 elsewhere.")
+        raise InputError(f"{name} has values outside 0 … 1, expected 1 on the object, 0 elsewhere.")
     share = mask.flatten(1).mean(1)
     if bool((share < NEARLY).any()):
-        raise InputError(f"{name} is empty: nothing is marked as the thing, so nothing may change.")
+        raise InputError(
+            f"{name} is empty: nothing is marked as the object, so nothing may change."
+        )
     if bool((share > 1 - NEARLY).any()):
-        raise InputError(f"{name} is full: all is marked as the thing, so there is no background.")
+        raise InputError(f"{name} is full: all is marked as the object, so there is no background.")
 
 
 def masked_mean(
@@ -159,11 +161,11 @@ def overlay(x: Images, mask: Mask) -> Images:
     return x * (0.25 + 0.75 * mask)
 
 
-def normalised(found: Mapping[str, Float[Tensor, "q q"]]) -> dict[str, Float[Tensor, "q q"]]:
+def normalised(maps: Mapping[str, Float[Tensor, "q q"]]) -> dict[str, Float[Tensor, "q q"]]:
     """Each word's map, scaled from its least to its largest value."""
     return {
         word: (one - one.min()) / (one.max() - one.min()).clamp_min(1e-12)
-        for word, one in found.items()
+        for word, one in maps.items()
     }
 
 

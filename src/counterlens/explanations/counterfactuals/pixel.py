@@ -177,8 +177,8 @@ def quantise(z: Images, x: Images, norm: Norm, radius: Float[Tensor, "b"]) -> Im
     wanted = (z.double() * 255 - start).cpu().flatten(1).numpy()
     rounded = np.rint(wanted)
     limits = radius.double().cpu().numpy()
-    kept = [_inside(*row, norm) for row in zip(wanted, rounded, limits, strict=True)]
-    change = torch.from_numpy(np.stack(kept)).view(z.shape)
+    inside = [_inside(*row, norm) for row in zip(wanted, rounded, limits, strict=True)]
+    change = torch.from_numpy(np.stack(inside)).view(z.shape)
     return ((start.cpu() + change) / 255).to(x)
 
 
@@ -207,10 +207,10 @@ def _inside(wanted: np.ndarray, rounded: np.ndarray, limit: float, norm: Norm) -
             high = middle
         else:
             low = middle
-    found = stepped(high)
-    while size_of(found, norm) > limit:  # z itself lay outside by float rounding
-        found[np.argmax(np.abs(found))] -= np.sign(found[np.argmax(np.abs(found))])
-    return found
+    back = stepped(high)
+    while size_of(back, norm) > limit:  # z itself lay outside by float rounding
+        back[np.argmax(np.abs(back))] -= np.sign(back[np.argmax(np.abs(back))])
+    return back
 
 
 def _batch(
@@ -227,10 +227,10 @@ def _batch(
     temperature = temperature_of(classifier)
     start, wanted = x[image].to(device), target.to(device)
     ball = Ball(norm, radius.to(start))
-    found = raise_confidence(
+    raised = raise_confidence(
         classifier, start, wanted, ball, steps=steps, temperature=temperature, seeds=seeds
     )
-    points = quantise(found, start, norm, radius)
+    points = quantise(raised, start, norm, radius)
     probs, probs_before = (confidences(classifier, images) for images in (points, start))
     sure, answer = probs.max(1)
     rows = torch.arange(len(target))
@@ -275,8 +275,8 @@ def _seeds(
     """One seed per row, a function of what the row asks and of nothing else."""
     levels = (x * 255).round().to(torch.uint8).cpu().numpy()
     contents = [hashlib.blake2b(one.tobytes(), digest_size=8).digest() for one in levels]
-    asked = [contents[i] + f"{t} {norm} {r!r} {seed}".encode() for i, t, r in rows]
-    digests = [hashlib.blake2b(text, digest_size=8).digest() for text in asked]
+    queries = [contents[i] + f"{t} {norm} {r!r} {seed}".encode() for i, t, r in rows]
+    digests = [hashlib.blake2b(text, digest_size=8).digest() for text in queries]
     return torch.tensor([int.from_bytes(digest, "big") >> 2 for digest in digests])
 
 

@@ -1,9 +1,9 @@
-"""Points on a thing, drawn where its word is attended to, and the mask a segmenter makes of them.
+"""Points on an object, drawn where its word is attended to, and the mask a segmenter makes of them.
 
 Paper: Augustin et al. 2024 (digin2024), appendix D: five points inside the attended region, shown
        to a segmenter; where it fails, attention itself.
 Differs: points keep apart, as the paper's code means to have them: it computes a distribution that
-       avoids places near earlier points, but draws from the one without. Here each further point
+       avoids places near earlier points, but draws from the one without. Here each later point
        is drawn in proportion to attention times the distance to the nearest earlier point.
 """
 
@@ -36,7 +36,7 @@ def draw_points(soft: Mask, seeds: Seeds, *, count: int = COUNT) -> Points:
     at = torch.stack([place % wide, place // wide], -1)  # column, row
     draw = uniform(seeds, (count,), like=value)
     far = torch.ones_like(value)
-    found: list[Tensor] = []
+    points: list[Tensor] = []
     for k in range(count):
         weight = value * far
         weight = torch.where(weight.sum(1, keepdim=True) > 0, weight, value)  # no place is left
@@ -45,9 +45,9 @@ def draw_points(soft: Mask, seeds: Seeds, *, count: int = COUNT) -> Points:
         index = torch.searchsorted(total, wanted, right=True).clamp(max=flat.shape[1] - 1)
         spot = at[index[:, 0]]
         away = (at[None] - spot[:, None]).double().norm(dim=-1)
-        far = away if not found else torch.minimum(far, away)
-        found.append(spot)
-    return torch.stack(found, 1)
+        far = away if not points else torch.minimum(far, away)
+        points.append(spot)
+    return torch.stack(points, 1)
 
 
 def from_points(
@@ -58,6 +58,6 @@ def from_points(
     It fails where it marks nothing or everything; there attention is the mask.
     """
     points = draw_points(soft, seeds)
-    found = segment(x, points.cpu()).to(soft)
-    failed = blank(found)
-    return softened(torch.where(failed.view(-1, 1, 1, 1), soft, found)), points, failed
+    masks = segment(x, points.cpu()).to(soft)
+    failed = blank(masks)
+    return softened(torch.where(failed.view(-1, 1, 1, 1), soft, masks)), points, failed

@@ -1,6 +1,6 @@
 """What an edit needs to know of images before anything is changed, and how edits are set.
 
-Inversion, attention of every word, and the mask of the thing: good for any score and any target.
+Inversion, attention of every word, and the mask of the object: good for any score and any target.
 
 Paper: Augustin, Neuhaus, Hein 2024 (digin2024), section 5 and Algorithm 2; constants from its code.
 """
@@ -40,8 +40,8 @@ Schedule = tuple[float, float]
 """Shares of the steps in which attention is put in, and latents are blended."""
 
 
-ASIDE = 32
-"""Of latents with a larger side the maps take gigabytes, and are kept in the CPU's memory."""
+OFFLOAD_ABOVE = 32
+"""Of latents with a larger side the maps take gigabytes, and are stored in the CPU's memory."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class EditSettings:
 
     Args:
         chain: of the search.
-        inject: shares of the steps in which the image's attention is kept; the best one is taken.
+        inject: shares of the steps in which the image's attention is put in; the best one is taken.
         blend: shares of the steps in which what is held is blended in; the best one is taken.
         latent_weight, pixel_weight: of the squared distances, as means.
         small_sigma: noise of the cut-outs where images are no larger than what the classifier sees;
@@ -102,8 +102,8 @@ class Prepared:
         inversion: inputs that make them again.
         maps: their attention.
         words: for each image each word's map, scaled to [0, 1].
-        masks: soft, 1 on the thing.
-        made: for each mask, who made it: given, attention, or segmenter.
+        masks: soft, 1 on the object.
+        mask_source: for each mask, where it comes from: given, attention, or segmenter.
         points: that the segmenter was shown.
     """
 
@@ -113,7 +113,7 @@ class Prepared:
     maps: Maps
     words: tuple[dict[str, Float[Tensor, "q q"]], ...]
     masks: Mask
-    made: tuple[str, ...]
+    mask_source: tuple[str, ...]
     points: Points | None = None
 
     def rows(self, places: Sequence[int]) -> "Prepared":
@@ -134,7 +134,7 @@ class Prepared:
             self.maps.rows(some),
             tuple(self.words[i] for i in some),
             self.masks[some],
-            tuple(self.made[i] for i in some),
+            tuple(self.mask_source[i] for i in some),
             None if self.points is None else self.points[some],
         )
 
@@ -143,55 +143,55 @@ def prepare(
     model: LatentDiffusion,
     x: Images,
     source: Sequence[str],
-    things: Sequence[str],
+    objects: Sequence[str],
     *,
     masks: Mask | None = None,
     segment: Segment | None = None,
     seeds: Seeds | None = None,
     settings: EditSettings = UVCE,
-    told: Callable[[int, Scores], None] | None = None,
+    callback: Callable[[int, Scores], None] | None = None,
 ) -> Prepared:
-    """Invert images, look at their attention, find where the thing is.
+    """Invert images, record their attention, and locate the object.
 
     Args:
-        source: captions; each holds the thing's word.
-        things: the word or words of the thing.
+        source: captions; each holds the object's word.
+        objects: the word or words of the object.
         masks: in place of those by attention, b × 1 × h × w of any size.
-        segment: a segmenter that is shown points where the thing is attended to.
+        segment: a segmenter that is shown points where the object is attended to.
         seeds: of the points, one per image.
-        told: is shown the inversion's steps.
+        callback: called with the number and the errors of every inversion step.
     """
-    tokens = [carriers(model, s, thing) for s, thing in zip(source, things, strict=True)]
+    tokens = [carriers(model, s, word) for s, word in zip(source, objects, strict=True)]
     if masks is not None:
         check_mask(masks, images=len(x))
     x = x.to(model.device)
     chain = settings.chain
     inversion = invert(
         model, x, source, guidance=chain.guidance, steps=chain.steps, inner=settings.inner,
-        rate=settings.rate, told=told,
+        rate=settings.rate, told=callback,
     )  # fmt: skip
-    maps = look_at(model, inversion.inputs, settings)
+    maps = attention_maps(model, inversion.inputs, settings)
     average = averaged(maps, steps=chain.steps).to(model.device)
     words = word_maps(model, average, source)
-    made, points = ("given",) * len(x), None
+    mask_source, points = ("given",) * len(x), None
     if masks is None and segment is not None:
         soft = soft_map(attended(average, tokens), model.side)
         seeds = row_seeds(len(x), 0) if seeds is None else seeds
         masks, points, failed = from_points(segment, x, soft, seeds.to(model.device))
-        made = tuple("attention" if bad else "segmenter" for bad in failed.tolist())
+        mask_source = tuple("attention" if bad else "segmenter" for bad in failed.tolist())
     elif masks is None:
         masks = from_attention(attended(average, tokens), model.side)
-        made = ("attention",) * len(x)
+        mask_source = ("attention",) * len(x)
     ready = resized(masks.to(model.device, torch.float32), (model.side, model.side))
-    return Prepared(x, tuple(source), inversion, maps, words, ready, made, points)
+    return Prepared(x, tuple(source), inversion, maps, words, ready, mask_source, points)
 
 
 @torch.no_grad()
-def look_at(model: LatentDiffusion, given: Inputs, settings: EditSettings) -> Maps:
+def attention_maps(model: LatentDiffusion, given: Inputs, settings: EditSettings) -> Maps:
     """Attention of the chain's first half, and of all steps in which it may be put in."""
     chain = settings.chain
     first = max([-(-chain.steps // 2), *(settings.count(share) for share in settings.inject)])
-    store = torch.device("cpu") if model.shape[1] > ASIDE else None
+    store = torch.device("cpu") if model.shape[1] > OFFLOAD_ABOVE else None
     watch = Watch(model, len(given.z), first, store)
     ddim(model, given.z, given.cond, given.null, guidance=chain.guidance, around=watch)
     return watch.maps
@@ -205,7 +205,7 @@ def word_maps(
     A word that comes twice is numbered. Generators whose text encoder reads from left to right may
     keep what a caption says in its end.
     """
-    found = []
+    maps = []
     for row, prompt in zip(average, source, strict=True):
         here: dict[str, Tensor] = {}
         for word in words_of(model, prompt):
@@ -213,5 +213,5 @@ def word_maps(
             name = next(name for name in names if name not in here)
             here[name] = attended(row[None], [word.tokens])[0].cpu()
         here["(end)"] = attended(row[None], [[end_of(model, prompt)]])[0].cpu()
-        found.append(normalised(here))
-    return tuple(found)
+        maps.append(normalised(here))
+    return tuple(maps)

@@ -42,17 +42,17 @@ def go_on(
         rows = torch.nonzero(value < enough).flatten().tolist()
         if not rows:
             break
-        found = search(rows, rows_of(at, rows), number)
-        at = _inputs(at, rows, found.inputs, range(len(rows)))
-        now = worth(rows, eight_bits(found.images))
+        result = search(rows, rows_of(at, rows), number)
+        at = _inputs(at, rows, result.inputs, range(len(rows)))
+        now = worth(rows, eight_bits(result.images))
         better = torch.nonzero(now > value[rows]).flatten().tolist()
         chosen = [rows[k] for k in better]
         best = Ascent(
-            _put(best.images, chosen, found.images[better]),
-            _put(best.scores, chosen, found.scores[better]),
+            _put(best.images, chosen, result.images[better]),
+            _put(best.scores, chosen, result.scores[better]),
             best.start_images,
             best.start,
-            _inputs(best.inputs, chosen, found.inputs, better),
+            _inputs(best.inputs, chosen, result.inputs, better),
             best.trace,
         )
         value = _put(value, chosen, now[better])
@@ -73,9 +73,9 @@ def rows_of(given: Inputs, rows: Sequence[int]) -> Inputs:
 
 
 def _put(old: Tensor, rows: Rows, new: Tensor) -> Tensor:
-    made = old.clone()
-    made[rows] = new
-    return made
+    merged = old.clone()
+    merged[rows] = new
+    return merged
 
 
 def _inputs(old: Inputs, rows: Rows, new: Inputs, which: Sequence[int]) -> Inputs:

@@ -2,8 +2,8 @@
 
 Paper: Augustin, Neuhaus, Hein 2024 (digin2024), appendix D: targets are classes of the same
        cluster of ImageNet's hierarchy.
-Differs: WordNet numbers its nouns file by file, kin beside kin, so the nearest number stands for
-       the nearest in the tree; the tree itself is not needed.
+Differs: WordNet numbers its nouns file by file, similar ones in a row, so the nearest number
+       stands for the nearest in the tree; the tree itself is not needed.
 """
 
 from collections.abc import Callable
@@ -29,7 +29,7 @@ def by_wordnet(classifier: Classifier) -> tuple[int, ...]:
     labels = imagenet_index(classifier.classes)
     if labels is None or min(labels) < 0:
         raise InputError(
-            f"{classifier.name} has classes outside ImageNet, so WordNet does not know their kin. "
+            f"{classifier.name} has classes outside ImageNet, so WordNet cannot compare them. "
             "Use --target near or near:head."
         )
     numbers = [int(imagenet()[k].wnid[1:]) for k in labels]
@@ -39,7 +39,7 @@ def by_wordnet(classifier: Classifier) -> tuple[int, ...]:
     )
 
 
-KIN: dict[str, Callable[[Classifier], tuple[int, ...]]] = {
+SIMILAR_CLASSES: dict[str, Callable[[Classifier], tuple[int, ...]]] = {
     "near:head": by_head,
     "near:wordnet": by_wordnet,
 }

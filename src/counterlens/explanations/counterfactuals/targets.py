@@ -47,7 +47,7 @@ def targets_of(
     labels: Sequence[int],
     ids: Sequence[str],
     seed: int = 0,
-    kin: Mapping[str, Sequence[int]] | None = None,
+    similar_classes: Mapping[str, Sequence[int]] | None = None,
 ) -> list[list[int]]:
     """For each image the classes that the words ask for, without doubles, in order.
 
@@ -57,13 +57,15 @@ def targets_of(
         probs: what the model says of each image.
         labels: the true class of each image, −1 where unknown.
         ids: names of the images; an id draws the same random class for every model.
-        kin: further words, and for each class the one that they mean where it is predicted.
+        similar_classes: more words, and for each class the one they mean where it is predicted.
     """
-    kin = kin or {}
+    similar_classes = similar_classes or {}
     if not words:
         raise InputError(f"no target came, expected a class or one of {', '.join(WORDS)}.")
-    named = {word: class_index(classes, word) for word in words if word not in (*WORDS, *kin)}
-    found = []
+    named = {
+        word: class_index(classes, word) for word in words if word not in (*WORDS, *similar_classes)
+    }
+    targets = []
     for row, label, name in zip(probs, labels, ids, strict=True):
         order = row.argsort(descending=True, stable=True).tolist()
         wanted: list[int] = []
@@ -79,16 +81,16 @@ def targets_of(
                 wanted.append(order[0])
             elif word == "near":
                 wanted.append(order[1])
-            elif word in kin:
-                wanted.append(kin[word][order[0]])
+            elif word in similar_classes:
+                wanted.append(similar_classes[word][order[0]])
             elif word == "all":
                 wanted += range(len(classes))
             elif word == "random":
                 wanted.append(_random(len(classes), {order[0], label}, f"{seed} {name}"))
             else:
                 wanted.append(named[word])
-        found.append(list(dict.fromkeys(wanted)))
-    return found
+        targets.append(list(dict.fromkeys(wanted)))
+    return targets
 
 
 def seeded(count: int, taken: Collection[int], salt: str) -> list[int]:

@@ -1,15 +1,15 @@
 """Universal visual counterfactuals: change what an image shows for any classifier, little else.
 
-The image is inverted under its caption; the words of the thing are exchanged, the attention of the
-first steps is kept; then noise, conditions and null texts are optimised for a score, while the
-background, or the thing, is held.
+The image is inverted under its caption; the words of the object are exchanged, the attention of the
+first steps is put in; then noise, conditions and null texts are optimised for a score, while the
+background, or the object, is held.
 
 Paper: Augustin, Neuhaus, Hein 2024 (digin2024), sections 3.2 and 5, Algorithm 2; constants from
        its code.
 Differs: distances are means over elements, as in the code; the paper's text writes sums, which
        with the same weights would be another method. The reference is E(x), not z_T. Images are a
        batch, each with the schedule that is best for it. Small images get more noise in cut-outs.
-       Images that are not sure yet may go on with less weight on the distance, see `further`.
+       Images that are not sure yet may go on with less weight on the distance, see `rounds`.
 """
 
 import math
@@ -28,9 +28,9 @@ from counterlens.errors import InputError
 from counterlens.explanations.counterfactuals.masks import Mask, masked_mean, resized
 from counterlens.explanations.counterfactuals.pixel import temperature_of
 from counterlens.explanations.counterfactuals.prepare import (
-    ASIDE,
     ERROR,
     NEURON,
+    OFFLOAD_ABOVE,
     UVCE,
     EditSettings,
     Prepared,
@@ -62,13 +62,13 @@ Keep = Literal["background", "object"]
 
 @dataclass(frozen=True)
 class Edit:
-    """What came of it.
+    """The result of `uvce`.
 
     Args:
         images, scores: the best, and its score less the penalty, without cut-outs.
         start_images, start: prompt-to-prompt alone, and its score less the penalty.
         schedule: for each image the one that was taken.
-        trace: every look's scores in the first search.
+        trace: the scores of every iterate of the first search.
         rounds: for each image the search its result is from, 0 for the first.
     """
 
@@ -78,7 +78,7 @@ class Edit:
     start: Scores
     schedule: tuple[Schedule, ...]
     inputs: Inputs
-    trace: Float[Tensor, "looks b"]
+    trace: Float[Tensor, "iterates b"]
     prepared: Prepared
     rounds: tuple[int, ...]
 
@@ -89,7 +89,7 @@ class Edit:
 
     @property
     def masks(self) -> Mask:
-        """Soft, 1 on the thing."""
+        """Soft, 1 on the object."""
         return self.prepared.masks
 
     @property
@@ -103,11 +103,11 @@ def class_term(classifier: Classifier, classes: Labels) -> Term:
 
     Equation: digin2024 (5)   log p_f(y | x); (20) for a zero-shot classifier of two texts
     """
-    warmth = temperature_of(classifier)
+    temperature = temperature_of(classifier)
 
     def table(x: Images) -> Float[Tensor, "b k"]:
         logits: Tensor = classifier(x)
-        return (logits.float() / warmth).log_softmax(1)
+        return (logits.float() / temperature).log_softmax(1)
 
     return Term(table, classes.to(classifier.mean.device), classifier.preprocess.size[0])
 
@@ -126,9 +126,9 @@ def uvce(
     seeds: Seeds,
     kept: Kept = None,
     prepared: Prepared | None = None,
-    told: Callable[[int, Look], None] | None = None,
+    callback: Callable[[int, Look], None] | None = None,
 ) -> Edit:
-    """Change images so that a score rises, while the background or the thing is held.
+    """Change images so that a score rises, while the background or the object is held.
 
     Equation: digin2024 Alg. 2   max score(x̂) − w_VAE mean(M(ẑ₀ − E(x))²) − w_PX mean(M(x̂ − x)²)
 
@@ -136,16 +136,16 @@ def uvce(
         terms: the score.
         source, target: captions of what is and of what shall be.
         words: which phrase of the one became which of the other; equal ones change nothing.
-        masks: soft masks of the thing; None takes the word's attention.
+        masks: soft masks of the object; None takes the word's attention.
         keep: what is held.
         seeds: of the cut-outs, one per image.
         kept: steps whose inner values are kept for the backward pass; see `ddim`.
-        prepared: what `prepare` found for the same images and captions.
-        told: is shown every look.
+        prepared: the result of `prepare` for the same images and captions.
+        callback: called with the number of every step and its iterate.
     """
     if prepared is None:
-        things = [pair[0] for pair in words]
-        prepared = prepare(model, x, source, things, masks=masks, settings=settings)
+        objects = [pair[0] for pair in words]
+        prepared = prepare(model, x, source, objects, masks=masks, settings=settings)
     elif prepared.source != tuple(source):
         raise InputError("prepared holds other captions, expected those of source.")
     held = prepared.masks if keep == "object" else 1 - prepared.masks
@@ -158,8 +158,8 @@ def uvce(
     chain = settings.chain
     if any(model.side < WIDE * term.side for term in terms):
         chain = replace(chain, sigma=max(chain.sigma, settings.small_sigma))
-    found = ascend(
-        model, start, terms, settings=chain, seeds=seeds, kept=kept, told=told,
+    result = ascend(
+        model, start, terms, settings=chain, seeds=seeds, kept=kept, told=callback,
         penalty=penalty, hooks=hooks,
     )  # fmt: skip
 
@@ -168,18 +168,18 @@ def uvce(
         less = lighter(settings, number)
         around = hooks_of(model, part, mix[rows], held[rows], [chosen[i] for i in rows], less)
         return ascend(
-            model, here, some(terms, rows), settings=chain, kept=kept, told=told,
+            model, here, some(terms, rows), settings=chain, kept=kept, told=callback,
             seeds=mixed_seeds(seeds[rows], 100 + number), hooks=around,
             penalty=distance(part, held[rows], less),
         )  # fmt: skip
 
-    found, rounds = go_on(
-        found, again, lambda rows, x: score(some(terms, rows), x),
+    result, rounds = go_on(
+        result, again, lambda rows, x: score(some(terms, rows), x),
         enough=math.log(settings.sure), rounds=settings.rounds,
     )  # fmt: skip
     return Edit(
-        found.images, found.scores, found.start_images, found.start, tuple(chosen), found.inputs,
-        found.trace, prepared, rounds,
+        result.images, result.scores, result.start_images, result.start, tuple(chosen),
+        result.inputs, result.trace, prepared, rounds,
     )  # fmt: skip
 
 
@@ -279,9 +279,9 @@ def search_schedule(
 
 
 __all__ = [
-    "ASIDE",
     "ERROR",
     "NEURON",
+    "OFFLOAD_ABOVE",
     "UVCE",
     "Edit",
     "EditSettings",

@@ -2,7 +2,7 @@
 
 Paper: Hendrycks et al. 2021, Natural Adversarial Examples, arXiv:1907.07174 (section 3, Figure 7):
        neighbouring frames of one swimming alligator get unrelated answers.
-Differs: the frames are made from one image by small shifts, crops and scales, resampled
+Differs: the frames are cut from one image by small shifts, crops and scales, resampled
        bilinearly; what comes in at the border mirrors the image.
 """
 

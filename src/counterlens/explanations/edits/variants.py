@@ -96,7 +96,7 @@ def flips(
     )
 
 
-def flip_numbers(found: Flips, key: str, what: str) -> dict[str, Number]:
+def flip_numbers(result: Flips, key: str, what: str) -> dict[str, Number]:
     """Flip rates as numbers: any edit, the mean over edits, and each family.
 
     Args:
@@ -106,18 +106,18 @@ def flip_numbers(found: Flips, key: str, what: str) -> dict[str, Number]:
     `KEY_flip` is the share of images whose answer at least one edit changes (Wilson interval);
     `KEY_flip_mean` the mean share of edits that change it (bootstrap over images).
     """
-    count = len(found.before)
-    sweep = f"{what}: {len(found.variants)} edits of {count} image{'s' if count > 1 else ''}"
-    mean = found.flipped.double().mean(1)
+    count = len(result.before)
+    sweep = f"{what}: {len(result.variants)} edits of {count} image{'s' if count > 1 else ''}"
+    mean = result.flipped.double().mean(1)
     low, high = mean_interval(mean.numpy(), (0.0, 1.0))
     numbers = {
-        f"{key}_flip": _share(found.flipped, f"share of images any edit flips; {sweep}"),
+        f"{key}_flip": _share(result.flipped, f"share of images any edit flips; {sweep}"),
         f"{key}_flip_mean": Number(
             mean.mean().item(), count, low, high, f"mean share of edits that flip; {sweep}"
         ),
     }
-    for family in dict.fromkeys(variant.family for variant in found.variants):
-        hit = found.family(family)
+    for family in dict.fromkeys(variant.family for variant in result.variants):
+        hit = result.family(family)
         text = f"share of images any of {hit.shape[1]} {family} edits flips; {sweep}"
         numbers[f"{key}_{family}_flip"] = _share(hit, text)
     return numbers

@@ -1,7 +1,7 @@
-"""Directions: units and components as one thing, a weighted sum of penultimate features.
+"""Directions: units and components as weighted sums of penultimate features.
 
-A unit is one feature; a component of a class is a sum over all of them (`npca`). Whatever is asked
-of a unit (its value, its map, what raises it) is asked of any direction in the same way.
+A unit is one feature; a component of a class is a sum over all of them (`npca`). What is computed
+for a unit (value, map, images that raise it) is computed for any direction in the same way.
 
 Paper: Augustin et al. 2024 (digin2024, section 5).
 Differs: nothing.

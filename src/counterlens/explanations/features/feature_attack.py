@@ -2,7 +2,7 @@
 
 Paper: Singla and Feizi 2022, Salient ImageNet, arXiv:2110.04301 (salientimagenet2022, section 3);
        digin2024 (Figure 10) compares with it.
-Differs: the step is that of 224-pixel images, shrunk with the side; the best image is kept.
+Differs: the step is that of 224-pixel images, shrunk with the side; the best image is returned.
 """
 
 import math
@@ -45,8 +45,8 @@ def feature_attack(
     everywhere = Ball("l2", math.sqrt(x[0].numel()))  # as far as any two images are apart
     with frozen(classifier):
         start = x.to(classifier.mean.device)
-        found = pgd(activation, start, everywhere, steps=steps, step_size=step_size)
-    return NeuronPictures(found.points, found.scores, found.start)
+        result = pgd(activation, start, everywhere, steps=steps, step_size=step_size)
+    return NeuronPictures(result.points, result.scores, result.start)
 
 
 __all__ = ["feature_attack"]

@@ -1,4 +1,4 @@
-"""Neuron pictures: an image made from nothing that drives one unit as far as it goes.
+"""Neuron pictures: an image optimised from noise that drives one unit as far as it goes.
 
 Paper: Olah, Mordvintsev, Schubert 2017, Feature Visualization (featurevis2017): Fourier
        parametrisation, decorrelated colours, jitter. Units as in digin2024 (section 5): what enters

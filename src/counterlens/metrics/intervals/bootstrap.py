@@ -16,7 +16,7 @@ from counterlens.metrics.intervals.closed_form import (
     replicates,
     wilson,
 )
-from counterlens.metrics.ood import kept_rank
+from counterlens.metrics.ood import accepted_count
 
 UNIT = (0.0, 1.0)
 
@@ -64,20 +64,20 @@ def aupr_interval(
 
     def statistic(known_counts: Counts, unknown_counts: Counts) -> Vector:
         false = _upto(known_counts, upto_known) / len(known)
-        found = _upto(unknown_counts, upto_unknown) / len(unknown)
-        step = np.diff(found, axis=1, prepend=0.0)
-        total = np.maximum(share * found + false, 1e-300)
-        return np.asarray((step * found * share / total).sum(1))
+        recall = _upto(unknown_counts, upto_unknown) / len(unknown)
+        step = np.diff(recall, axis=1, prepend=0.0)
+        total = np.maximum(share * recall + false, 1e-300)
+        return np.asarray((step * recall * share / total).sum(1))
 
-    found, false = upto_unknown / len(unknown), upto_known / len(known)
-    step, total = np.diff(found, prepend=0.0), share * found + false
-    # moving one known image below threshold i costs step_i · share · found_i / total_i²
-    cost = _tail(step * share * found / total**2)
+    recall, false = upto_unknown / len(unknown), upto_known / len(known)
+    step, total = np.diff(recall, prepend=0.0), share * recall + false
+    # moving one known image below threshold i costs step_i · share · recall_i / total_i²
+    cost = _tail(step * share * recall / total**2)
     gain = _tail(step * share * false / total**2)
     first_known = np.searchsorted(at, known)  # thresholds at or above this image
     first_unknown = np.searchsorted(at, unknown)
     pull_known = -np.r_[cost, 0.0][first_known]
-    pull_unknown = (share * found / total)[first_unknown] + gain[first_unknown]
+    pull_unknown = (share * recall / total)[first_unknown] + gain[first_unknown]
     drawn = replicates(statistic, [len(known), len(unknown)], seed=seed)
     return bca(value, drawn, [pull_known, pull_unknown], UNIT)
 
@@ -85,9 +85,9 @@ def aupr_interval(
 def fpr95_interval(
     inside: Vector, outside: Vector, value: float, *, keep: float = 0.95, seed: int = 0
 ) -> tuple[float, float]:
-    """Percentile interval of FPR95, never narrower than Wilson's at the found threshold."""
+    """Percentile interval of FPR95, never narrower than Wilson's at the observed threshold."""
     known, unknown = np.sort(inside)[::-1], np.sort(outside)
-    rank = kept_rank(len(known), keep)
+    rank = accepted_count(len(known), keep)
     accepted = len(unknown) - np.searchsorted(unknown, known, side="left")  # by threshold
 
     def statistic(known_counts: Counts, unknown_counts: Counts) -> Vector:

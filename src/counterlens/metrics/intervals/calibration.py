@@ -86,9 +86,9 @@ class _World:
         self.total = int(self.n.sum())
         self.confidence = bins.confidence.numpy()[filled] / self.n
         self.width, self.seed = bins.width, seed
-        self.kept = slice(None) if last else slice(0, -1)
+        self.used = slice(None) if last else slice(0, -1)
         gap = shrunken_gaps(bins.right.numpy()[filled] / self.n, self.confidence, self.n)
-        if np.abs(gap[self.kept]).max(initial=0.0) < 1e-9:  # no direction: go where there is room
+        if np.abs(gap[self.used]).max(initial=0.0) < 1e-9:  # no direction: go where there is room
             gap = np.where(self.confidence > 0.5, -1.0, 1.0) / self.total
         self.gap = gap
         rng = np.random.default_rng(seed)
@@ -120,7 +120,7 @@ class _World:
         gap = right - n * self.confidence
         if self.width:
             return np.asarray(np.abs(gap).sum(-1) / self.total)
-        square = (gap**2 / n)[..., self.kept].sum(-1)
+        square = (gap**2 / n)[..., self.used].sum(-1)
         return np.asarray(np.sqrt(square / self.total))
 
 

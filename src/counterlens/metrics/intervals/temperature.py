@@ -37,7 +37,7 @@ def by_ece_with_interval(
 ) -> tuple[float, tuple[float, float]]:
     """`by_ece` and its interval, from one table of confidences.
 
-    Images are resampled and their answers drawn anew from the accuracies found at the fitted
+    Images are resampled and their answers drawn anew from the accuracies at the fitted
     temperature, freed from the noise of single bins. Resampling the answers as they are would
     add noise to noise: measured, such intervals hold the truth 98 to 100 % of the time.
     """
@@ -72,16 +72,16 @@ def by_ece_with_interval(
 
 def _accuracy(logits: Logits, labels: Labels, value: float) -> Vector:
     """How likely each answer is right, judged by the bins at the fitted temperature."""
-    said = judge(logits, labels, temperature=value)
-    bins = width_bins(said.confidence, said.right, bins=BINS, start=1 / logits.shape[1])
+    judged = judge(logits, labels, temperature=value)
+    bins = width_bins(judged.confidence, judged.right, bins=BINS, start=1 / logits.shape[1])
     filled = (bins.n > 0).numpy()
     n = bins.n.numpy()[filled]
     gaps = np.zeros(BINS)
     gaps[filled] = shrunken_gaps(
         bins.right.numpy()[filled] / n, bins.confidence.numpy()[filled] / n, n
     )
-    own = gaps[bin_index(said.confidence, classes=logits.shape[1], bins=BINS).numpy()]
-    return np.asarray(np.clip(said.confidence.numpy() + own, 0.0, 1.0))
+    own = gaps[bin_index(judged.confidence, classes=logits.shape[1], bins=BINS).numpy()]
+    return np.asarray(np.clip(judged.confidence.numpy() + own, 0.0, 1.0))
 
 
 def _sparse(cells: Tensor, values: Tensor) -> csr_array:

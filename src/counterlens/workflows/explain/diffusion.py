@@ -20,8 +20,8 @@ from counterlens.ball import Seeds
 from counterlens.classifier import Classifier
 from counterlens.explanations.counterfactuals.masks import Mask
 from counterlens.explanations.counterfactuals.uvce import (
-    ASIDE,
     ERROR,
+    OFFLOAD_ABOVE,
     Edit,
     EditSettings,
     Prepared,
@@ -153,7 +153,7 @@ def plan(
 
 def map_bytes(model: LatentDiffusion, settings: EditSettings) -> int:
     """What the attention maps of one image take beside the model; 0 where they are kept aside."""
-    if model.shape[1] > ASIDE:
+    if model.shape[1] > OFFLOAD_ABOVE:
         return 0
     chain = settings.chain
     wanted = [chain.steps // 2, *(settings.count(share) for share in settings.inject)]
@@ -187,7 +187,7 @@ def _prepared(
         [first[i].words[0] for i in pictures],
         masks=None if masks is None else masks[pictures], segment=editing.segment,
         seeds=torch.tensor([seed_of("points", job.seed, job.pictures.ids[i]) for i in pictures]),
-        settings=settings, told=told,
+        settings=settings, callback=told,
     )  # fmt: skip
     for k, i in enumerate(pictures):
         _keep(job.run, i, job.pictures.x[i], ready.rows([k]))
@@ -208,7 +208,7 @@ def _keep(run: Run, i: int, x: torch.Tensor, one: Prepared) -> None:
         "psnr": round(min(psnr(_bits(again)[None], x[None]), 99.0), 3),
         "mask": save(run, f"{name}-mask.png", mask.expand(3, -1, -1)),
         "mask_share": round(mask.mean().item(), 4),
-        "mask_by": one.made[0],
+        "mask_by": one.mask_source[0],
         "points": [] if one.points is None else one.points[0].tolist(),
         "attention": words,
     }
@@ -246,7 +246,7 @@ def _make(
             model, ready.x, [class_term(guide, wanted)],
             source=[case.source for case in cases], target=[case.goal for case in cases],
             words=[case.words for case in cases], settings=settings, seeds=seeds, kept=kept,
-            prepared=ready, told=told,
+            prepared=ready, callback=told,
         )  # fmt: skip
     for k, case in enumerate(cases):
         _write(job.run, case, number, found, k)

@@ -111,7 +111,7 @@ def _batch(job: Job, nets: list[Any], image: Labels, target: Labels, settings: S
         made = dvce(
             model, seen(job.pictures.x[image], model.side), terms[0],
             helper=terms[1] if len(terms) > 1 else None, settings=settings, seeds=seeds,
-            told=told,
+            callback=told,
         )  # fmt: skip
     return made.cpu()
 

@@ -22,7 +22,7 @@ from counterlens.explanations.counterfactuals.pixel import (
     rows_that_fit,
     temperature_of,
 )
-from counterlens.explanations.counterfactuals.similar_classes import KIN
+from counterlens.explanations.counterfactuals.similar_classes import SIMILAR_CLASSES
 from counterlens.explanations.counterfactuals.targets import targets_of
 from counterlens.explanations.counterfactuals.uvce import UVCE
 from counterlens.generators.diffusion.cutouts import seen
@@ -182,7 +182,7 @@ def explain(
     target = target or (("near",) if method in ("pixel", *GENERATED) else ("predicted",))
     targets = targets_of(
         target, classifier.classes, probs, labels=pictures.labels, ids=pictures.ids, seed=seed,
-        kin={word: KIN[word](classifier) for word in target if word in KIN},
+        similar_classes={w: SIMILAR_CLASSES[w](classifier) for w in target if w in SIMILAR_CLASSES},
     )  # fmt: skip
     if editing and method == "diffusion":
         editing = checked_cases(

@@ -17,7 +17,7 @@ import torch
 
 from counterlens.classifier import Classifier
 from counterlens.data.made import captions
-from counterlens.explanations.cam import feature_heat, overlay
+from counterlens.explanations.cam import feature_saliency, overlay
 from counterlens.explanations.counterfactuals.masks import resized
 from counterlens.explanations.counterfactuals.pixel import temperature_of
 from counterlens.explanations.counterfactuals.uvce import (
@@ -185,7 +185,7 @@ def _edit(
     return uvce(
         job.model, ready.x, [term], source=prompts, target=prompts,
         words=[(word, word) for word in words], keep="object", settings=job.settings,
-        seeds=seeds.to(job.model.device), kept=kept, prepared=ready, told=told,
+        seeds=seeds.to(job.model.device), kept=kept, prepared=ready, callback=told,
     ).images  # fmt: skip
 
 
@@ -225,7 +225,7 @@ def _row(
     x, values, sure = arms[way]
     before, begun = arms["start"][1], arms["start"][2]
     small = seen(x[i : i + 1].to(job.classifier.mean.device), job.classifier.preprocess.size[0])
-    heat = feature_heat(job.classifier, small, direction.weight)
+    heat = feature_saliency(job.classifier, small, direction.weight)
     mapped = overlay(x[i : i + 1], resized(heat[:, None], (x.shape[2], x.shape[3]))[:, 0].cpu())[0]
     file = _path(job.run, direction, way, name).name
     return {

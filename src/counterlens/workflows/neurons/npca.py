@@ -15,7 +15,7 @@ import torch
 
 from counterlens.classifier import Classifier
 from counterlens.errors import InputError
-from counterlens.explanations.cam import feature_heat, overlay
+from counterlens.explanations.cam import feature_saliency, overlay
 from counterlens.explanations.counterfactuals.targets import class_index
 from counterlens.explanations.features.directions import Direction, driven
 from counterlens.explanations.features.npca import NeuralPCA, neural_pca
@@ -135,7 +135,7 @@ def show_top(
     order = torch.argsort(values, descending=True, stable=True)[:TOP]
     chosen = places[order].tolist()
     x = pixels(classifier, known.images, chosen)
-    mapped = overlay(x, feature_heat(classifier, x, direction.weight).cpu())
+    mapped = overlay(x, feature_saliency(classifier, x, direction.weight).cpu())
     rows, line = [], []
     stem = f"{key(direction)}-{'own' if how == ACTIVE else 'other'}"
     for b, i in enumerate(chosen):

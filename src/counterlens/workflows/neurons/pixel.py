@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from counterlens.classifier import Classifier
-from counterlens.explanations.cam import feature_heat, overlay
+from counterlens.explanations.cam import feature_saliency, overlay
 from counterlens.explanations.features.directions import Direction
 from counterlens.explanations.features.feature_attack import feature_attack
 from counterlens.explanations.figure import Panel
@@ -19,7 +19,7 @@ def raised(
     run: Run, classifier: Classifier, pictures: Pictures, direction: Direction
 ) -> list[dict[str, Any]]:
     """Maps and feature attacks of a unit or component on pictures."""
-    mapped = overlay(pictures.x, feature_heat(classifier, pictures.x, direction.weight).cpu())
+    mapped = overlay(pictures.x, feature_saliency(classifier, pictures.x, direction.weight).cpu())
     made = feature_attack(classifier, pictures.x, direction)
     rows, grid = [], []
     for i, name in enumerate(pictures.ids):

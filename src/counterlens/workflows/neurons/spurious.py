@@ -19,7 +19,7 @@ from torch import Tensor
 
 from counterlens.classifier import Classifier
 from counterlens.errors import InputError
-from counterlens.explanations.cam import feature_heat, feature_maps, overlay
+from counterlens.explanations.cam import feature_maps, feature_saliency, overlay
 from counterlens.explanations.features.directions import Direction, strongest_units, unit_direction
 from counterlens.explanations.figure import Panel
 from counterlens.metrics.saliency import shares_outside
@@ -222,7 +222,7 @@ def _pictures(
     rows = list(one.asked.rows[:PICTURES])
     x = pixels(classifier, known.images, rows)
     layer = cam_layer(classifier, least=FINE)
-    heat = feature_heat(classifier, x, one.asked.direction.weight, layer=layer).cpu()
+    heat = feature_saliency(classifier, x, one.asked.direction.weight, layer=layer).cpu()
     inside = masks.masks[rows][:, None].to(x)
     dimmed = x * (0.3 + 0.7 * inside)
     return x, overlay(x, heat), dimmed

@@ -151,7 +151,7 @@ def dvce_arm(bench: Bench, say: Say) -> Batch:
             stack.enter_context(frozen(one))
         images = guided.dvce(
             model, x, terms[0], helper=terms[1] if len(terms) > 1 else None,
-            settings=bench.dvce, seeds=bench.seeds().to(model.device), told=told,
+            settings=bench.dvce, seeds=bench.seeds().to(model.device), callback=told,
         )  # fmt: skip
         kept = _eight_bits(images, net)
     return {"dvce": Made(kept, meter.seconds, dict(meter.rows))}
@@ -188,7 +188,7 @@ def uvce_arm(
             source=ready.source, words=pairs,
             target=[replaced(s, pair) for s, pair in zip(ready.source, pairs, strict=True)],
             settings=settings, seeds=bench.seeds().to(model.device), kept=kept, prepared=ready,
-            told=told,
+            callback=told,
         )  # fmt: skip
         start, images = _eight_bits(edit.start_images, net), _eight_bits(edit.images, net)
     masks = seen(edit.masks.float(), net.preprocess.size[0]).clamp(0, 1).cpu()
