@@ -26,6 +26,7 @@ from counterlens.doctor.probes import patchwork, photographs
 from counterlens.doctor.statistics import Layer, fresh, gap
 from counterlens.errors import DoctorRefused
 from counterlens.images import ImageSet
+from counterlens.models import load
 from counterlens.runs import Run
 from counterlens.types import Preprocess
 from counterlens.workflows.audit.doctor import doctor
@@ -141,6 +142,19 @@ def test_every_failure_and_warning_says_what_to_type(trained: nn.Module):
             "pixel range",
             "0 … 255",
         ),
+    ],
+)
+def test_stored_statistics_alone_name_the_fault_and_warn(trained: nn.Module, make, check, words):  # type: ignore[no-untyped-def]
+    """No label was given: a right model of unusual images would look the same."""
+    findings = examine(make(copy.deepcopy(trained)))
+    assert not failed(findings)
+    told = found(findings, check)
+    assert told.status == "warn" and words in told.found and "needs labels" in told.found
+
+
+@pytest.mark.parametrize(
+    ("make", "check", "words"),
+    [
         (lambda n: wrap(Around(n, after=lambda z: z.softmax(1))), "logits", "probabilities"),
         (lambda n: wrap(Around(n, after=lambda z: 100 * z.softmax(1))), "logits", "sum to 100"),
         (lambda n: wrap(Around(n, after=torch.sigmoid)), "logits", "sigmoid"),
@@ -172,8 +186,7 @@ def test_missing_gradients_are_told_and_refuse_nothing(trained: nn.Module, chang
 def test_blue_before_red_is_seen_in_the_stored_statistics(trained: nn.Module):
     c = wrap(trained)
     turned = Around(trained, lambda u: ((u * c.std + c.mean).flip(1) - c.mean) / c.std)
-    sigmas = examine(wrap(turned))
-    assert found(sigmas, "channel order").status in ("warn", "fail")
+    assert found(examine(wrap(turned)), "channel order").status == "warn"
     assert found(examine(c), "channel order").status == "ok"
 
 
@@ -205,6 +218,68 @@ def test_names_in_another_order_are_found_with_labels_and_spelt_out():
     finding = found(examine(net, colours()), "class order")
     assert (finding.status, finding.sure) == ("fail", "high")
     assert "output 0 is red" in finding.fix or "output 2 is blue" in finding.fix
+
+
+class Blueish(nn.Module):
+    """Right on red, green and blue; its batch norm remembers photographs with the colours turned.
+
+    As of a network trained on sea and sky: red first, and right.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm2d(3, momentum=None, affine=False)
+        self.norm.train()(photographs()[:500].flip(1))
+        self.mean_colour = MeanColour()
+
+    def forward(self, u: Tensor) -> Tensor:
+        self.norm(u)
+        out: Tensor = self.mean_colour(u)
+        return out
+
+
+@pytest.mark.parametrize("labelled", [0, 2, 5, 20, 80])
+def test_a_right_network_of_unusual_colours_never_fails(labelled: int):
+    """Its stored statistics prefer blue first by far; with enough labels the labels clear it."""
+    images = colours()
+    some = np.where(np.arange(len(images)) < labelled, images.labels, -1)
+    plain = {"mean": (0.0,) * 3, "std": (1.0,) * 3, "classes": ("red", "green", "blue")}
+    given = replace(images, labels=some) if labelled else None
+    findings = examine(wrap(Blueish(), **plain), given)
+    assert not failed(findings)
+    told = found(findings, "channel order")
+    if labelled == 0:
+        assert told.status == "warn" and "needs labels" in told.found
+
+
+def test_the_seeded_faults_of_a_shipped_model_fail_by_its_labels():
+    """With the sample's labels: what stored statistics and labels both say is a failure."""
+    c = load("zoo:cifar10-plain-small", device="cpu")
+    mean, std = c.mean, c.std
+
+    def again(net: nn.Module, mean=mean, std=std) -> Classifier:  # type: ignore[no-untyped-def]
+        flat = (t.flatten().tolist() for t in (mean, std))
+        return Classifier(net, c.classes, *flat, preprocess=c.preprocess).eval()
+
+    faults = {
+        "channel order": again(Around(c.net, lambda u: ((u * std + mean).flip(1) - mean) / std)),
+        "normalisation": again(c.net, torch.zeros_like(mean), torch.ones_like(std)),
+        "pixel range": again(c.net, mean / 255, std / 255),
+    }
+    assert not failed(examine(c))
+    for check, wrong in faults.items():
+        assert check in failed(examine(wrong)), check
+
+
+def test_labels_of_images_mined_for_errors_are_no_evidence():
+    """A frozen set holds what its filters get wrong: there every renaming meets more labels."""
+    images = colours()
+    mined = replace(images, labels=(images.labels + 1) % 3, space="subset")
+    plain = {"mean": (0.0,) * 3, "std": (1.0,) * 3, "classes": ("red", "green", "blue")}
+    findings = examine(wrap(MeanColour(), **plain), mined)
+    assert not failed(findings)
+    assert "selected because models get them wrong" in found(findings, "accuracy").found
+    assert failed(examine(wrap(MeanColour(), **plain), replace(mined, space=None)))
 
 
 def test_untrained_networks_never_fail():
@@ -332,7 +407,7 @@ def test_half_of_the_answers_rename_the_other_half(rng: torch.Generator):
 
 
 @pytest.mark.parametrize(
-    ("shift", "words"), [(1, "one later"), (-1, "one earlier"), (0, "labels are met")]
+    ("shift", "words"), [(1, "one later"), (-1, "one earlier"), (0, "are classified right")]
 )
 def test_usual_orders_are_named(shift: int, words: str):
     labels = np.random.default_rng(0).integers(0, 50, 120)
@@ -362,13 +437,14 @@ def test_names_that_share_a_word_betray_a_wrong_order_without_any_label():
     order = generator.permutation(32)
     assert class_order(none, none, [kinds[i] for i in order], logits).status == "warn"
     alphabet = class_order(none, none, sorted(kinds), logits)
-    assert alphabet.status != "ok"
+    assert alphabet.status == "warn"
 
 
 @pytest.mark.parametrize(
     ("pictures", "expected"),
     [
         ([np.full((4, 4, 3), v, np.uint8) for v in (0, 1)], "fail"),
+        ([np.zeros((4, 4, 3), np.uint8)], "warn"),
         ([np.random.default_rng(0).random((4, 4, 3))], "fail"),
         ([np.random.default_rng(i).integers(0, 9, (4, 4, 3), np.uint8) for i in range(4)], "warn"),
         ([np.full((4, 4, 3), 200, np.uint8)] * 4, "warn"),

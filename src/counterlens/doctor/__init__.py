@@ -96,7 +96,7 @@ def _meaning(classifier: Classifier, probes: Probes, z: Logits, seed: int) -> li
     return [
         *wrapping.judge(case),
         labels.class_order(answers, known, classifier.classes, logits),
-        labels.accuracy(answers, known, len(classifier.classes)),
+        labels.accuracy(answers, known, len(classifier.classes), mined=probes.mined),
     ]
 
 

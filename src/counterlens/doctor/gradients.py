@@ -53,9 +53,15 @@ def gradients(forward: Callable[[Images], Logits], x: Images, *, steady: bool = 
         )
     ratio = _difference_ratio(forward, x, grad, spread).median().item()
     if not LEAST <= ratio <= MOST:
-        found = f"a small step along the gradient changes the margin by {ratio:.2f} of the promise."
+        found = (
+            f"a small step along the gradient changes the margin by {ratio:.2f} times what the "
+            "gradient predicts."
+        )
         return Finding(name, "warn", found, "medium", _SHAPE)
-    found = f"finite, not zero on {len(x)} images; a small step keeps {ratio:.2f} of its promise."
+    found = (
+        f"finite, not zero on {len(x)} images; a small step changes the margin by {ratio:.2f} "
+        "times what the gradient predicts."
+    )
     return Finding(name, "ok", found)
 
 
@@ -77,7 +83,7 @@ def _margin(out: Logits, reference: Logits) -> Scores:
 def _difference_ratio(
     forward: Callable[[Images], Logits], x: Images, grad: Images, spread: float
 ) -> Float[Tensor, "b"]:
-    """Central difference along the gradient over what the gradient promises."""
+    """Central difference along the gradient over what the gradient predicts."""
     length = grad.flatten(1).norm(dim=1)
     step = (STEP * spread / length).view(-1, 1, 1, 1) * grad / length.view(-1, 1, 1, 1)
     with torch.no_grad():

@@ -40,9 +40,9 @@ def class_order(
             return Finding("class order", "fail", f"{found} {how}.", "high", fix)
         if right.mean() > 0.5:
             return Finding(
-                "class order", "ok", f"{right.mean():.0%} of {len(right)} labels are met."
+                "class order", "ok", f"{right.mean():.0%} of {len(right)} are classified right."
             )
-    return _by_names(classes, logits)
+    return _by_names(classes, logits, len(labels))
 
 
 def orders(classes: Sequence[str]) -> dict[str, Answers]:
@@ -88,7 +88,7 @@ def _better(now: np.ndarray, other: np.ndarray) -> str:
     p = float(binom.sf(gained - 1, gained + lost, 0.5)) if gained + lost else 1.0
     if p > CLEAR_P or other.mean() - now.mean() < CLEAR_GAIN:
         return ""
-    return f"{now.mean():.0%} of {len(now)} labels are met as named, {other.mean():.0%} if"
+    return f"{now.mean():.0%} of {len(now)} are classified right as named, {other.mean():.0%} if"
 
 
 def _examples(answers: Answers, labels: Answers, classes: Sequence[str]) -> str:
@@ -99,22 +99,28 @@ def _examples(answers: Answers, labels: Answers, classes: Sequence[str]) -> str:
     return ", ".join(f"output {c} is {classes[r]}" for r, c in clear[:4] if counts[r, c]) + ", …"
 
 
-def _by_names(classes: Sequence[str], logits: Float[np.ndarray, "m k"]) -> Finding:
-    """No labels: do outputs whose names share a word go together?"""
+def _by_names(classes: Sequence[str], logits: Float[np.ndarray, "m k"], labelled: int) -> Finding:
+    """Labels are few or do not tell: do outputs whose names share a word go together?"""
     name = "class order"
     if logits.shape[1] != len(classes):
         return Finding(name, "skipped", "cannot tell before the class count is right.", "low")
     now, pairs = relatedness(classes, logits)
     if pairs < LEAST_PAIRS:
-        return Finding(name, "skipped", "cannot tell without labelled data.", "low")
+        why = f"cannot tell from {labelled} labelled images, most of them misclassified."
+        if labelled < LEAST_LABELS:
+            why = f"cannot tell from {labelled} labelled images, needs {LEAST_LABELS}."
+        return Finding(name, "skipped", why, "low")
     told = f"outputs of the {pairs} pairs of names that share a word agree by {now:+.1f} σ"
     if now >= RELATED:
         return Finding(name, "ok", f"{told}.", "medium")
     for how, order in orders(classes).items():
         other = relatedness(classes, logits[:, order])[0]
         if other >= RELATED:
-            fix = f"The outputs are in another order ({how}): reorder classes=[…] to match."
-            return Finding(name, "fail", f"{told}, by {other:+.1f} σ if {how}.", "high", fix)
+            fix = (
+                f"The outputs may be in another order ({how}): give labelled DATA to be sure, "
+                "or reorder classes=[…] to match."
+            )
+            return Finding(name, "warn", f"{told}, by {other:+.1f} σ if {how}.", "medium", fix)
     if now < UNRELATED:
         fix = "Give labelled DATA to be sure; reorder classes=[…] to match the outputs."
         return Finding(
@@ -149,15 +155,22 @@ def relatedness(classes: Sequence[str], logits: Float[np.ndarray, "m k"]) -> tup
     return float((related.mean() - upper.mean()) / max(error, 1e-12)), len(pairs)
 
 
-def accuracy(answers: Answers, labels: Answers, classes: int) -> Finding:
-    """Are the labels met more often than by chance?"""
+def accuracy(answers: Answers, labels: Answers, classes: int, *, mined: bool) -> Finding:
+    """Are the labels met more often than by chance?
+
+    Args:
+        mined: whether the images were selected because models get them wrong.
+    """
+    if mined:
+        why = "the images were selected because models get them wrong; their labels cannot tell."
+        return Finding("accuracy", "skipped", why, "low")
     n = len(labels)
     if n < LEAST_LABELS:
         return Finding("accuracy", "skipped", f"{n} labelled images, needs {LEAST_LABELS}.", "low")
     hits = int((answers == labels).sum())
     chance = float(np.bincount(labels).max() / n) if classes == 2 else 1 / classes
     p = float(binom.sf(hits - 1, n, chance))
-    told = f"{hits} of {n} labels met, chance would meet {n * chance:.1f}"
+    told = f"{hits} of {n} images classified right, by chance {n * chance:.1f}"
     if p < 0.01:
         return Finding("accuracy", "ok", f"{told}.")
     fix = "Check weights, labels and preprocessing; an untrained model looks like this."

@@ -207,7 +207,7 @@ def answers(log_p: Logits, *, fresh_norms: bool) -> Finding:
     kinds = len(set(log_p.argmax(1).tolist()))
     facts = (
         f"{kinds} different answers on {len(log_p)} images, mean confidence {confidence:.2f}, "
-        f"{told:.2g} nats told about the image"
+        f"mutual information of image and answer {told:.2g} nats"
     )
     if fresh_norms or told < 0.02:
         why = "; batch norms hold their initial statistics" if fresh_norms else ""

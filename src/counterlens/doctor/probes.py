@@ -27,6 +27,9 @@ from counterlens.types import Images, Labels
 
 SAMPLE = "cifar10"
 MAGNIFICATIONS = (1, 2, 3, 4, 7)
+MINED = ("subset", "imagenet-a")
+"""Label spaces of images selected because models get them wrong (frozen sets, ImageNet-A). Any
+other way to feed a model meets more of their labels, so the labels are no evidence."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,8 @@ class Probes:
         source: the user's data, a shipped sample the model has the classes of, or patchworks.
         unmatched: classes of the data that the model does not know.
         raw: the pictures as they were read, to look at their pixels.
+        mined: whether the images were selected because models get them wrong; their labels are
+            then left out.
     """
 
     x: Images
@@ -46,6 +51,7 @@ class Probes:
     source: Literal["data", "sample", "patchwork"]
     unmatched: tuple[str, ...] = ()
     raw: tuple[np.ndarray, ...] = ()
+    mined: bool = False
 
     @property
     def labelled(self) -> int:
@@ -75,8 +81,9 @@ def gather(classifier: Classifier, images: ImageSet | None, *, seed: int) -> Pro
         return replace(made_up(classifier, count, seed=seed), raw=tuple(pictures))
     x = stack(classifier, pictures)
     known, unmatched = _known_labels(classifier.classes, images)
-    labels = torch.from_numpy(known[chosen]).to(x.device)
-    return Probes(x, labels, source, unmatched, tuple(pictures))
+    mined = images.space in MINED
+    labels = torch.from_numpy(np.full(len(chosen), -1) if mined else known[chosen]).to(x.device)
+    return Probes(x, labels, source, unmatched, tuple(pictures), mined)
 
 
 def made_up(classifier: Classifier, count: int, *, seed: int) -> Probes:

@@ -2,7 +2,8 @@
 
 Every way a network is usually fed is tried in place of the present one. Evidence for another way:
 the statistics stored in the batch norms fit it better (needs photographs, no labels), or the labels
-become likelier (needs labelled data; the only evidence where there are no batch norms).
+become likelier (needs labelled data; the only evidence where there are no batch norms). Stored
+statistics alone warn: a right model of unusual images looks the same. A failure needs labels.
 """
 
 from collections.abc import Sequence
@@ -26,9 +27,11 @@ LEAST_LABELS = 24
 BAD_FIT, GOOD_FIT, RATIO = 0.25, 0.12, 4.0
 """Stored statistics speak clearly where the present way is at least so far off, another at most."""
 POOR_FIT, POOR_RATIO = 0.12, 2.5
-LIKELIER, SIGMAS, MORE_MET = 0.1, 4.0, 0.03
-"""Labels speak clearly where they become likelier by so many nats, so many standard errors, and so
-large a share more of them is met."""
+LIKELIER, SIGMAS, MORE_MET, MOST_MET = 0.1, 4.0, 0.03, 0.5
+"""Labels speak clearly where they become likelier by so many nats, so many standard errors, so
+large a share more of them is met, and so large a share in all: on pictures chosen because a model
+errs, any other way meets a few more."""
+UNLABELLED = "needs labels to be sure; a right model of unusual images looks the same"
 COLOUR_CLEAR, COLOUR_SOME = 4.0, 2.5
 """Standard deviations by which stored statistics and labels together must prefer blue first."""
 
@@ -201,10 +204,12 @@ def _weigh(case: Case, best: Way, speech: Speech, told: str) -> tuple[Way, list[
     if labels.speech == "none" and labels.words:  # there are labels, and they do not care
         sure: Sure = "medium" if speech == "clear" else "low"
         return case.now, _wrong(case.now, best, "warn", f"{told}.", sure)
+    if labels.speech == "some" and speech == "clear":
+        return best, _wrong(case.now, best, "fail", f"{told}.", "medium")
     if not _photographs_agree(case, best):
         told += "; shipped photographs say no: look at the pictures"
     elif speech == "clear":
-        return best, _wrong(case.now, best, "fail", f"{told}.", "medium")
+        return best, _wrong(case.now, best, "warn", f"{told}; {UNLABELLED}.", "medium")
     return case.now, _wrong(case.now, best, "warn", f"{told}.", "low")
 
 
@@ -238,7 +243,8 @@ def _by_answers(case: Case, others: Sequence[Way]) -> tuple[Way, list[Finding]]:
     told = {way: information(case.log_p(way, rows)) for way in (case.now, *others)}
     best = max(others, key=told.__getitem__)
     facts = (
-        f"answers tell {told[case.now]:.2f} nats of the image, {told[best]:.2f} with {best.name}"
+        f"mutual information of image and answer {told[case.now]:.2f} nats, {told[best]:.2f} "
+        f"with {best.name}"
     )
     if told[best] > 2 * told[case.now] and told[best] - told[case.now] > 0.5:
         return case.now, _wrong(case.now, best, "warn", f"{facts}.", "low")
@@ -266,13 +272,15 @@ def _labels_speech(case: Case, base: Way, other: Way, *, skip: int) -> Heard:
     sigmas = mean / max(gain.std().item() / len(gain) ** 0.5, 1e-9)
     met, would = (int((p.argmax(1) == y).sum()) for p in (now, then))
     words = (
-        f"{would} of {len(y)} labels met in place of {met}, {mean:+.2f} nats likelier "
-        f"({sigmas:+.1f} σ), with {other.name}"
+        f"with {other.name} {would} of {len(y)} images are classified right instead of {met} "
+        f"(log-likelihood {mean:+.2f}, {sigmas:+.1f} σ)"
     )
     if (would - met) * sigmas <= 0:
         return Heard("none", words, 0.0)
     if sigmas < 0:
         return Heard("against" if sigmas <= -2 else "none", words, sigmas)
+    if would < MOST_MET * len(y):
+        return Heard("none", words, sigmas)
     clear = sigmas >= SIGMAS and mean >= LIKELIER and would - met >= MORE_MET * len(y)
     return Heard("clear" if clear else "some" if sigmas >= 2 else "none", words, sigmas)
 
@@ -362,9 +370,11 @@ def _colour_verdict(labels: Heard, stored: float | None, told: str) -> Finding:
     voices = [v for v in (stored, labels.sigmas if labels.words else None) if v is not None]
     total = sum(voices) / len(voices) ** 0.5
     agreed = len(voices) == 2 and min(voices) >= 2
-    if labels.speech == "clear" or total >= COLOUR_CLEAR:
+    if labels.speech == "clear" or (labels.speech == "some" and total >= COLOUR_CLEAR):
         found = f"blue comes first: {told}."
         return Finding(name, "fail", found, "high" if agreed else "medium", fix)
+    if total >= COLOUR_CLEAR and not labels.words:
+        return Finding(name, "warn", f"blue may come first: {told}; {UNLABELLED}.", "medium", fix)
     if total >= COLOUR_SOME:
         return Finding(name, "warn", f"blue may come first: {told}.", "low", fix)
     return Finding(name, "ok", f"{told}.", "high" if total <= -COLOUR_SOME else "medium")
