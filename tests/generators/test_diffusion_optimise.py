@@ -20,7 +20,7 @@ from counterlens.generators.diffusion.optimise import (
     rescaled,
     score,
 )
-from counterlens.search.adam import Group, Look, adam, rate_at
+from counterlens.search.adam import Group, Iterate, adam, rate_at
 from diffusion_models import tiny_model
 
 pytest.importorskip("diffusers")
@@ -118,7 +118,7 @@ def test_adam_walks_as_torchs_own(rng):
 
     def look(values, k):
         now = worth(values)
-        return Look(
+        return Iterate(
             now, torch.full((3,), float(k)), now.view(3, 1, 1, 1)
         )  # the last is judged best
 
@@ -151,7 +151,7 @@ def test_the_shared_floor_lets_small_steps_grow_and_ours_does_not():
 def test_adam_returns_the_best_it_saw_and_its_variables():
     def look(values, k):
         now = -(values["a"] - 1).abs().sum(1)
-        return Look(-now, now, values["a"].view(1, 1, 1, 1))  # pulled away from the best
+        return Iterate(-now, now, values["a"].view(1, 1, 1, 1))  # pulled away from the best
 
     found, best = adam(look, {"a": Group(torch.full((1, 1), 0.9), 0.5)}, steps=4)
     assert found.scores.item() == found.start.item() == pytest.approx(-0.1)

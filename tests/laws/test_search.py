@@ -61,23 +61,23 @@ def test_a_search_keeps_the_laws(name, data, radius, seed):
     x, y, seeds = case(seed)
     ball = Ball(norm, radius)
     search = SEARCHES[name]
-    found = search(objective(net, y, seed), x, ball, seeds)
+    result = search(objective(net, y, seed), x, ball, seeds)
 
-    assert (found.scores >= found.start).all()
-    torch.testing.assert_close(objective(net, y, seed)(found.points), found.scores)
-    torch.testing.assert_close(objective(net, y, seed)(x), found.start)
-    assert found.points.min() >= 0 and found.points.max() <= 1
-    assert (ball.distance(found.points, x) <= radius * (1 + 1e-9) + 1e-12).all()
-    assert not found.points.requires_grad and not found.scores.requires_grad
+    assert (result.scores >= result.start).all()
+    torch.testing.assert_close(objective(net, y, seed)(result.points), result.scores)
+    torch.testing.assert_close(objective(net, y, seed)(x), result.start)
+    assert result.points.min() >= 0 and result.points.max() <= 1
+    assert (ball.distance(result.points, x) <= radius * (1 + 1e-9) + 1e-12).all()
+    assert not result.points.requires_grad and not result.scores.requires_grad
 
     assert not net.training
     assert all(weight.grad is None and weight.requires_grad for weight in net.parameters())
     assert all(torch.equal(before[k], v) for k, v in net.state_dict().items())
 
     again = search(objective(net, y, seed), x, ball, seeds)
-    assert torch.equal(again.points, found.points)
+    assert torch.equal(again.points, result.points)
     alone = search(objective(net, y[1:2], seed), x[1:2], ball, seeds[1:2])
-    torch.testing.assert_close(alone.points, found.points[1:2], rtol=1e-7, atol=1e-9)
+    torch.testing.assert_close(alone.points, result.points[1:2], rtol=1e-7, atol=1e-9)
 
 
 @pytest.mark.parametrize("name", SEARCHES)
@@ -86,8 +86,8 @@ def test_radius_zero_returns_the_input(name, norm):
     if norm not in NORMS.get(name, [norm]):
         return
     x, y, seeds = case(1)
-    found = SEARCHES[name](wrongness(model(0), y), x, Ball(norm, 0), seeds)
-    assert torch.equal(found.points, x)
+    result = SEARCHES[name](wrongness(model(0), y), x, Ball(norm, 0), seeds)
+    assert torch.equal(result.points, x)
 
 
 @given(norm=st.sampled_from(["l1", "l2", "linf"]), seed=st.integers(0, 2**31))
@@ -97,13 +97,13 @@ def test_the_boundary_search_keeps_the_laws(norm, seed):
     before = copy.deepcopy(net.state_dict())
     x, _, seeds = case(seed)
     y = net(x).argmax(1)
-    found = fab(net, x, y, norm, steps=4, restarts=2, radius=0.5, generator=seeds)
-    met = torch.isfinite(found.distances)
-    assert (net(found.points).argmax(1) != y)[met].all()
-    assert torch.equal(found.points[~met], x[~met])
-    torch.testing.assert_close(Ball(norm, 1).distance(found.points, x)[met], found.distances[met])
-    assert found.points.min() >= 0 and found.points.max() <= 1
+    result = fab(net, x, y, norm, steps=4, restarts=2, radius=0.5, generator=seeds)
+    met = torch.isfinite(result.distances)
+    assert (net(result.points).argmax(1) != y)[met].all()
+    assert torch.equal(result.points[~met], x[~met])
+    torch.testing.assert_close(Ball(norm, 1).distance(result.points, x)[met], result.distances[met])
+    assert result.points.min() >= 0 and result.points.max() <= 1
     assert all(torch.equal(before[k], v) for k, v in net.state_dict().items())
     assert all(weight.grad is None for weight in net.parameters())
     alone = fab(net, x[1:2], y[1:2], norm, steps=4, restarts=2, radius=0.5, generator=seeds[1:2])
-    torch.testing.assert_close(alone.points, found.points[1:2], rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(alone.points, result.points[1:2], rtol=1e-6, atol=1e-7)

@@ -64,10 +64,10 @@ def test_no_more_points_hold_than_under_pyautoattack(setting):
     out = attack.run_standard_evaluation(x, y, batch_size=30)
     out = out[0] if isinstance(out, tuple) else out
     theirs = net(out).argmax(1) == y
-    found = ours(net, x, y, ball)
-    assert 0 < found.robust.sum() < len(x)
-    assert (found.robust & ~theirs).sum() <= 1
-    assert found.robust.sum() <= theirs.sum()
+    result = ours(net, x, y, ball)
+    assert 0 < result.robust.sum() < len(x)
+    assert (result.robust & ~theirs).sum() <= 1
+    assert result.robust.sum() <= theirs.sum()
 
 
 def test_no_more_points_hold_than_under_torchattacks(setting):
@@ -81,8 +81,8 @@ def test_no_more_points_hold_than_under_torchattacks(setting):
         if hasattr(part, "n_queries"):
             part.n_queries = QUERIES
     theirs = net(attack(x, y)).argmax(1) == y
-    found = ours(net, x, y, ball)
-    assert found.robust.sum() <= theirs.sum()
+    result = ours(net, x, y, ball)
+    assert result.robust.sum() <= theirs.sum()
 
 
 def test_one_step_is_foolbox_fgsm():
@@ -91,8 +91,8 @@ def test_one_step_is_foolbox_fgsm():
     net, x, y, _ = case(2, "linf")
     model = foolbox.PyTorchModel(net, bounds=(0, 1), device="cpu")
     _, theirs, _ = foolbox.attacks.FGSM(random_start=False)(model, x, y, epsilons=0.03)
-    found = pgd(wrongness(net, y), x, Ball("linf", 0.03), steps=1, step_size=0.03)
-    torch.testing.assert_close(found.points, theirs)
+    result = pgd(wrongness(net, y), x, Ball("linf", 0.03), steps=1, step_size=0.03)
+    torch.testing.assert_close(result.points, theirs)
 
 
 def test_boundary_points_are_as_near_as_foolbox_finds_them():
@@ -103,9 +103,9 @@ def test_boundary_points_are_as_near_as_foolbox_finds_them():
     attack = foolbox.attacks.L2DeepFoolAttack(steps=50, overshoot=0.02, candidates=10)
     _, theirs, _ = attack(model, x, y, epsilons=None)
     near = Ball("l2", 1).distance(theirs, x)
-    found = fab(net, x, y, "l2", steps=100)
-    assert (margin_of(net(found.points), y) > 0).all()
-    assert (found.distances <= near * 1.01).float().mean() > 0.95
+    result = fab(net, x, y, "l2", steps=100)
+    assert (margin_of(net(result.points), y) > 0).all()
+    assert (result.distances <= near * 1.01).float().mean() > 0.95
 
 
 def test_a_relu_on_the_logits_leaves_what_pyautoattack_leaves(setting):

@@ -10,7 +10,7 @@ import torch
 from counterlens.ball import Ball, mix, row_seeds
 from counterlens.search import apgd, apgd_from_afar
 from counterlens.search.apgd import Apgd, checkpoints
-from counterlens.search.rule import Told
+from counterlens.search.rule import Evaluation
 
 
 @pytest.mark.parametrize(
@@ -49,9 +49,9 @@ def by_loops(f, grad, x, start, radius, steps, norm):
     since = 0
     for i in range(steps):
         share = 1.0 if i == 0 else 0.75
-        ahead = project(z + step * direction(g))
-        ahead = project(z + share * (ahead - z) + (1 - share) * (z - before))
-        before, z = z, ahead
+        prebuild = project(z + step * direction(g))
+        prebuild = project(z + share * (prebuild - z) + (1 - share) * (z - before))
+        before, z = z, prebuild
         g = grad(z)
         losses.append(f(z))
         if losses[-1] > best_value:
@@ -87,7 +87,7 @@ def test_follows_the_algorithm_step_by_step(norm, steps, shift, rng):
     def score(z):
         return (z.flatten(1) @ a).sin().sum(1) + shift
 
-    found = apgd(score, x, ball, steps=steps, generator=seeds)
+    result = apgd(score, x, ball, steps=steps, generator=seeds)
     start = ball.random_point(x, mix(seeds, 0))
     for row in range(3):
         _, best, _ = by_loops(
@@ -100,7 +100,7 @@ def test_follows_the_algorithm_step_by_step(norm, steps, shift, rng):
             norm,
         )
         best = max(best, score(x[row : row + 1]).item())
-        assert found.scores[row].item() == pytest.approx(best, abs=1e-9)
+        assert result.scores[row].item() == pytest.approx(best, abs=1e-9)
 
 
 def test_steps_are_twice_the_radius_halved_and_rule_two_waits_for_the_second_checkpoint(rng):
@@ -110,16 +110,16 @@ def test_steps_are_twice_the_radius_halved_and_rule_two_waits_for_the_second_che
     seen = []
     score = torch.arange(1.0, 102.0, dtype=torch.float64)
     for i in range(rule.evaluations):  # rises at every step: rule 1 never fires
-        told = Told(score[i].expand(4), score[i].expand(4), torch.ones_like(x))
-        state = rule.tell(state, x, ball, told)
+        evaluation = Evaluation(score[i].expand(4), score[i].expand(4), torch.ones_like(x))
+        state = rule.update(state, x, ball, evaluation)
         seen.append(state["step"][0].item())
     assert set(seen) == {0.6}
 
     state = rule.start(x, ball, row_seeds(4, 0))
     seen = []
     for i in range(rule.evaluations):  # best at the start, then rising from far below
-        told_score = torch.full((4,), 1000.0 if i == 0 else float(i), dtype=torch.float64)
-        state = rule.tell(state, x, ball, Told(told_score, told_score, torch.ones_like(x)))
+        score = torch.full((4,), 1000.0 if i == 0 else float(i), dtype=torch.float64)
+        state = rule.update(state, x, ball, Evaluation(score, score, torch.ones_like(x)))
         seen.append(state["step"][0].item())
     assert seen[22] == 0.6  # no new best, but the first checkpoint only looks at rule 1
     assert seen[41] == 0.3
@@ -131,8 +131,8 @@ def test_restarts_only_help_and_linear_scores_are_solved(rng):
     w = torch.randn(3, 4, 4, generator=rng, dtype=torch.float64)
     x = torch.full((2, 3, 4, 4), 0.5, dtype=torch.float64)
     for norm, best in [("l2", 0.1 * w.norm()), ("linf", 0.1 * w.abs().sum())]:
-        found = apgd(lambda z: ((z - x) * w).flatten(1).sum(1), x, Ball(norm, 0.1), steps=100)
-        torch.testing.assert_close(found.scores, best.expand(2), rtol=1e-6, atol=0)
+        result = apgd(lambda z: ((z - x) * w).flatten(1).sum(1), x, Ball(norm, 0.1), steps=100)
+        torch.testing.assert_close(result.scores, best.expand(2), rtol=1e-6, atol=0)
 
     def bumpy(z):
         return (z.flatten(1) * 40).sin().sum(1)
@@ -149,16 +149,16 @@ def test_scores_that_are_no_numbers_are_not_followed(rng):
         total = z.flatten(1).sum(1)
         return torch.where(total > 2.1, total * math.nan, total)
 
-    found = apgd(cliff, x, Ball("l2", 0.4), steps=20)
-    assert torch.isfinite(found.scores).all() and torch.isfinite(found.points).all()
+    result = apgd(cliff, x, Ball("l2", 0.4), steps=20)
+    assert torch.isfinite(result.scores).all() and torch.isfinite(result.points).all()
 
 
 def test_from_afar_a_linear_score_is_solved_in_the_ball_that_was_asked_for(rng):
     x = torch.full((3, 1, 4, 4), 0.5, dtype=torch.float64)
     slope = torch.randn(16, generator=rng, dtype=torch.float64)
-    found = apgd_from_afar(lambda z: z.flatten(1) @ slope, x, Ball("l2", 0.3), steps=60)
+    result = apgd_from_afar(lambda z: z.flatten(1) @ slope, x, Ball("l2", 0.3), steps=60)
     exact = 0.5 * slope.sum() + 0.3 * slope.norm()  # no pixel meets its wall
-    torch.testing.assert_close(found.scores, exact.expand(3), rtol=1e-6, atol=0)
+    torch.testing.assert_close(result.scores, exact.expand(3), rtol=1e-6, atol=0)
 
 
 @pytest.mark.parametrize("steps", [1, 2, 5, 50])
@@ -170,9 +170,9 @@ def test_from_afar_costs_a_start_and_a_look_at_the_image_for_each_ball_more(step
         return z.flatten(1).sum(1)
 
     x = torch.rand(2, 1, 3, 3, generator=rng, dtype=torch.float64)
-    found = apgd_from_afar(counted, x, Ball("l2", 0.5), steps=steps)
+    result = apgd_from_afar(counted, x, Ball("l2", 0.5), steps=steps)
     assert sum(calls) <= steps + 3 and len(calls) - sum(calls) <= 3
-    assert (found.points - x).flatten(1).norm(dim=1).max() <= 0.5 + 1e-9
+    assert (result.points - x).flatten(1).norm(dim=1).max() <= 0.5 + 1e-9
 
 
 def test_without_wider_balls_it_is_the_published_search(rng, monkeypatch):

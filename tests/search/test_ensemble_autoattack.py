@@ -37,20 +37,20 @@ def test_breaks_exactly_the_points_a_linear_boundary_allows(classes, norm, dual)
     slopes = torch.linalg.vector_norm(w[None] - w[y][:, None], dual, dim=2).clamp_min(1e-9)
     exact = (gaps / slopes).scatter(1, y[:, None], torch.inf).amin(1).detach()
     radius = exact[1:].median().item()
-    found = robust(model, x, y, Ball(norm, radius), version=short(classes, norm), settings=QUICK)
+    result = robust(model, x, y, Ball(norm, radius), version=short(classes, norm), settings=QUICK)
     clear = (exact / radius - 1).abs() > 0.01
-    assert torch.equal(found.robust[clear], (exact > radius)[clear])
-    assert found.accuracy == pytest.approx(found.robust.float().mean().item())
-    assert found.broken_by[0] == "clean" and found.distances[0] == 0
-    assert found.correct.sum() == 39
+    assert torch.equal(result.robust[clear], (exact > radius)[clear])
+    assert result.accuracy == pytest.approx(result.robust.float().mean().item())
+    assert result.broken_by[0] == "clean" and result.distances[0] == 0
+    assert result.correct.sum() == 39
 
-    broken = ~found.robust & found.correct
-    assert (model(found.points).argmax(1) != y)[broken].all()
-    assert Ball(norm, radius).contains(found.points, x).all()
-    assert torch.equal(found.points[found.robust], x[found.robust])
-    near = found.distances[found.robust & clear]  # FAB also says how far the others would be
+    broken = ~result.robust & result.correct
+    assert (model(result.points).argmax(1) != y)[broken].all()
+    assert Ball(norm, radius).contains(result.points, x).all()
+    assert torch.equal(result.points[result.robust], x[result.robust])
+    near = result.distances[result.robust & clear]  # FAB also says how far the others would be
     assert torch.isfinite(near).all()
-    torch.testing.assert_close(near, exact[found.robust & clear], rtol=0.08, atol=0)
+    torch.testing.assert_close(near, exact[result.robust & clear], rtol=0.08, atol=0)
 
 
 @pytest.mark.parametrize("classes", [2, 3])
@@ -71,10 +71,10 @@ def test_two_pixels_against_every_point_of_a_grid(classes, norm):
             grid = x[row] + steps
             grid = grid[ball.contains(grid, x[row : row + 1].expand_as(grid))]
             best[row] = margin_of(model(grid), y[row].expand(len(grid))).max()
-    found = robust(model, x, y, ball, version=short(classes, norm), settings=QUICK)
+    result = robust(model, x, y, ball, version=short(classes, norm), settings=QUICK)
     clear = best.abs() > 0.02  # the grid itself is only so fine
     assert 5 < int((best > 0).sum()) < 25
-    assert torch.equal(found.robust[clear], (best <= 0)[clear])
+    assert torch.equal(result.robust[clear], (best <= 0)[clear])
 
 
 @pytest.mark.parametrize("classes", [2, 3])
@@ -84,12 +84,12 @@ def test_few_classes_against_a_thousand_steps_of_plain_pgd(classes):
     x = images(32)
     y = model(x).argmax(1)
     ball = Ball("l2", 0.2)
-    found = robust(model, x, y, ball, version=short(classes), settings=QUICK)
+    result = robust(model, x, y, ball, version=short(classes), settings=QUICK)
     often, labels = x.repeat(3, 1, 1, 1), y.repeat(3)  # three starts at once
     long = pgd(margin(model, labels), often, ball, steps=1000, generator=row_seeds(96, 0))
     alive = (long.scores <= 0).view(3, 32).all(0)
     assert 3 < int(alive.sum()) < 30
-    assert not (found.robust & ~alive).any()
+    assert not (result.robust & ~alive).any()
 
 
 def test_standard_adapts_to_the_number_of_classes_and_says_so():
@@ -125,9 +125,9 @@ def test_every_protocol_runs(version):
     for stage in stages:
         few = {"steps": 5} if hasattr(stage.rule, "steps") else {"queries": 20}
         shorter.append(replace(stage, rule=replace(stage.rule, **few)))
-    found = robust(model, x, y, Ball("l2", 0.3), version=shorter, settings=QUICK)
-    assert len(found.stages) == len(stages) and found.complete
-    assert found.counts["forwards"] > 0
+    result = robust(model, x, y, Ball("l2", 0.3), version=shorter, settings=QUICK)
+    assert len(result.stages) == len(stages) and result.complete
+    assert result.counts["forwards"] > 0
 
 
 def test_the_answer_does_not_depend_on_batch_size_and_the_model_is_left_alone():
@@ -160,10 +160,10 @@ def test_broken_points_leave_and_the_batch_is_filled_again():
     x = images(40)
     y = net(x).argmax(1)
     stages = short(4)[:1]
-    found = robust(model, x, y, Ball("l2", 0.3), version=stages, settings=replace(QUICK, batch=8))
-    assert int((~found.robust).sum()) > 5
+    result = robust(model, x, y, Ball("l2", 0.3), version=stages, settings=replace(QUICK, batch=8))
+    assert int((~result.robust).sum()) > 5
     assert set(sizes[:-21]) == {8}  # full to the last item's start
-    assert sum(sizes) == found.counts["backwards"] == found.stages[0]["evaluations"]
+    assert sum(sizes) == result.counts["backwards"] == result.stages[0]["evaluations"]
     assert sum(sizes) < 0.8 * 40 * 21  # what all points to the end would cost
 
 
@@ -184,12 +184,12 @@ def test_an_empty_budget_gives_bounds_and_no_verdict():
     x = images(10)
     y = model(x).argmax(1)
     y[3] = (y[3] + 1) % 4
-    found = robust(model, x, y, Ball("l2", 0.3), settings=replace(QUICK, budget=0.0))
-    assert not found.complete and found.bounds == (0.0, 0.9)
-    assert found.trust.verdict == "weak" and "budget" in found.trust.reasons[0]
+    result = robust(model, x, y, Ball("l2", 0.3), settings=replace(QUICK, budget=0.0))
+    assert not result.complete and result.bounds == (0.0, 0.9)
+    assert result.trust.verdict == "weak" and "budget" in result.trust.reasons[0]
     whole = robust(model, x, y, Ball("l2", 0.3), version=short(4), settings=QUICK)
     assert whole.bounds == (whole.accuracy, whole.accuracy)
-    assert found.bounds[0] <= whole.accuracy <= found.bounds[1]
+    assert result.bounds[0] <= whole.accuracy <= result.bounds[1]
 
 
 def test_radius_zero_is_clean_accuracy():
@@ -197,22 +197,22 @@ def test_radius_zero_is_clean_accuracy():
     x = images(10)
     y = model(x).argmax(1)
     y[3] = (y[3] + 1) % 4
-    found = robust(model, x, y, Ball("l2", 0), version=short(4), settings=QUICK)
-    assert found.accuracy == pytest.approx(0.9) and torch.equal(found.points, x)
+    result = robust(model, x, y, Ball("l2", 0), version=short(4), settings=QUICK)
+    assert result.accuracy == pytest.approx(0.9) and torch.equal(result.points, x)
 
 
 def test_worst_confidence_of_a_linear_model_is_the_best_corner_of_its_ball():
     model = Linear(2, 9)
     x = 0.5 + 0.05 * torch.randn(12, 1, 3, 3, generator=torch.Generator().manual_seed(1))
-    found = worst_confidence(model, x, Ball("l2", 0.2), steps=30, restarts=2, settings=QUICK)
+    result = worst_confidence(model, x, Ball("l2", 0.2), steps=30, restarts=2, settings=QUICK)
     w = (model.weight[0] - model.weight[1]).detach()
     gap = (model(x) @ torch.tensor([1.0, -1.0])).abs().detach() + 0.2 * w.norm()
     exact = torch.nn.functional.logsigmoid(gap)
-    torch.testing.assert_close(found.scores, exact, rtol=1e-3, atol=1e-5)
-    assert (found.scores >= confidence_anywhere_of(model(x)).detach() - 1e-6).all()
-    assert Ball("l2", 0.2).contains(found.points, x).all()
+    torch.testing.assert_close(result.scores, exact, rtol=1e-3, atol=1e-5)
+    assert (result.scores >= confidence_anywhere_of(model(x)).detach() - 1e-6).all()
+    assert Ball("l2", 0.2).contains(result.points, x).all()
     torch.testing.assert_close(
-        confidence_anywhere_of(model(found.points)).detach(), found.scores, rtol=0, atol=1e-6
+        confidence_anywhere_of(model(result.points)).detach(), result.scores, rtol=0, atol=1e-6
     )
     y = model(x).argmax(1)
     low = lowest_confidence(model, x, y, Ball("l2", 0.2), steps=30, settings=QUICK)
@@ -278,10 +278,10 @@ def test_fast_finds_what_a_linear_boundary_allows_and_is_never_trusted():
     slopes = torch.linalg.vector_norm(w[None] - w[y][:, None], 2, dim=2).clamp_min(1e-9)
     exact = (gaps / slopes).scatter(1, y[:, None], torch.inf).amin(1).detach()
     radius = exact.median().item() * 1.02
-    found = robust(model, x, y, Ball("l2", radius), version="fast", settings=Settings(batch=16))
+    result = robust(model, x, y, Ball("l2", radius), version="fast", settings=Settings(batch=16))
     clear = (exact / radius - 1).abs() > 0.01
-    assert torch.equal(found.robust[clear], (exact > radius)[clear])
-    assert found.trust.verdict != "trusted"
-    assert any("upper bound" in reason for reason in found.trust.reasons)
+    assert torch.equal(result.robust[clear], (exact > radius)[clear])
+    assert result.trust.verdict != "trusted"
+    assert any("upper bound" in reason for reason in result.trust.reasons)
     assert [stage.variants for stage in stages_of("fast", 10, "l2")[0]] == [1, 3]
-    assert "AutoAttack" not in found.protocol
+    assert "AutoAttack" not in result.protocol

@@ -21,9 +21,9 @@ from counterlens.search import Flag, Settings, fab, robust, weigh
 from counterlens.search.apgd import Apgd
 from counterlens.search.ensemble import protocols
 from counterlens.search.ensemble.driver import Stage
-from counterlens.search.ensemble.state import new_board
+from counterlens.search.ensemble.state import initial_state
 from counterlens.search.ensemble.trust import PROBED, examine, spread
-from counterlens.search.fast.engine import engine
+from counterlens.search.fast.engine import open_engine
 
 
 def judged(model, *, norm="l2", rows=40, clean=None, surrogates=(), stages=4):
@@ -64,9 +64,9 @@ def honest_models():
 @pytest.mark.parametrize("name", honest_models())
 def test_an_honest_model_may_be_quoted(name):
     model, norm = honest_models()[name]
-    found = judged(model, norm=norm)
-    assert 0.25 < found.accuracy < 0.75
-    assert found.trust.verdict != "do not quote", found.trust.reasons
+    result = judged(model, norm=norm)
+    assert 0.25 < result.accuracy < 0.75
+    assert result.trust.verdict != "do not quote", result.trust.reasons
 
 
 MASKED = [
@@ -79,27 +79,27 @@ MASKED = [
 @pytest.mark.parametrize(("mask", "reason"), MASKED)
 def test_a_model_that_hides_its_gradient_is_not_quoted(mask, reason):
     net = small_cnn(4)
-    found = judged(mask(net).eval(), clean=net)
-    assert found.trust.verdict == "do not quote"
-    bad = {flag.name for flag in found.trust.flags if flag.status == "bad"}
+    result = judged(mask(net).eval(), clean=net)
+    assert result.trust.verdict == "do not quote"
+    bad = {flag.name for flag in result.trust.flags if flag.status == "bad"}
     assert reason in bad
-    assert found.trust.reasons and found.trust.to_json()["verdict"] == "do not quote"
+    assert result.trust.reasons and result.trust.to_json()["verdict"] == "do not quote"
 
 
 def test_a_mask_that_no_sign_was_tuned_to_is_not_quoted():
     net = small_cnn(4)
-    found = judged(Shattered(net).eval(), clean=net)
-    assert found.accuracy > judged(net).accuracy + 0.05  # the attack did fail
-    assert found.trust.verdict == "do not quote"
-    bad = {flag.name for flag in found.trust.flags if flag.status == "bad"}
+    result = judged(Shattered(net).eval(), clean=net)
+    assert result.accuracy > judged(net).accuracy + 0.05  # the attack did fail
+    assert result.trust.verdict == "do not quote"
+    bad = {flag.name for flag in result.trust.flags if flag.status == "bad"}
     assert "more-steps" in bad
 
 
 def test_a_mask_the_attack_sees_through_is_not_blamed():
     net = small_cnn(4)
-    found = judged(Squashed(net).eval(), clean=net)
-    assert found.accuracy <= judged(net).accuracy + 0.03
-    assert found.trust.verdict != "do not quote"
+    result = judged(Squashed(net).eval(), clean=net)
+    assert result.accuracy <= judged(net).accuracy + 0.03
+    assert result.trust.verdict != "do not quote"
 
 
 def test_logits_that_are_no_numbers_are_not_quoted():
@@ -113,15 +113,15 @@ def test_logits_that_are_no_numbers_are_not_quoted():
         def forward(self, x):
             return self.net(x) + torch.where(x.amax((1, 2, 3)) > 0.805, torch.nan, 0.0)[:, None]
 
-    found = judged(Overflowing().eval(), rows=12, clean=net)
-    assert found.trust.verdict == "do not quote"
-    assert any(flag.name == "finite" and flag.status == "bad" for flag in found.trust.flags)
+    result = judged(Overflowing().eval(), rows=12, clean=net)
+    assert result.trust.verdict == "do not quote"
+    assert any(flag.name == "finite" and flag.status == "bad" for flag in result.trust.flags)
 
 
 def test_images_made_against_another_model_count():
     net = small_cnn(4)
-    found = judged(BrokenGradient(net).eval(), clean=net, surrogates=[net], stages=2)
-    transfer = next(flag for flag in found.trust.flags if flag.name == "transfer")
+    result = judged(BrokenGradient(net).eval(), clean=net, surrogates=[net], stages=2)
+    transfer = next(flag for flag in result.trust.flags if flag.name == "transfer")
     assert transfer.status == "bad" and transfer.value > 0.05
     honest = judged(net, stages=1)
     skipped = next(flag for flag in honest.trust.flags if flag.name == "transfer")
@@ -143,9 +143,9 @@ def test_a_number_whose_probes_were_not_run_is_not_trusted():
     y = model(x).argmax(1)
     stages = short(4, "l2", queries=20)[:1]
     settings = Settings(batch=64, trust=False)
-    found = robust(model, x, y, Ball("l2", 0.05), version=stages, settings=settings)
-    assert found.complete and found.trust.verdict == "weak"
-    assert any("probes" in reason for reason in found.trust.reasons), found.trust.reasons
+    result = robust(model, x, y, Ball("l2", 0.05), version=stages, settings=settings)
+    assert result.complete and result.trust.verdict == "weak"
+    assert any("probes" in reason for reason in result.trust.reasons), result.trust.reasons
 
 
 @pytest.fixture
@@ -191,15 +191,15 @@ def test_a_switch_of_the_loss_weakens_only_if_more_was_found_after_it(later, lac
     """Oracle: the rule itself, on a record written by hand."""
     net, x = small_cnn(4), images(20)
     y = net(x).argmax(1)
-    with engine(net, x) as made:
-        board = new_board(made, x, y, Ball("l2", 0.2), seed=0, batch=20)
+    with open_engine(net, x) as engine:
+        attack = initial_state(engine, x, y, Ball("l2", 0.2), seed=0, batch=20)
         by = ["apgd-t"] * 8 + later
-        board.broken_by[: len(by)] = by
-        board.robust[:] = False
-        board.tallies = [
+        attack.broken_by[: len(by)] = by
+        attack.robust[:] = False
+        attack.tallies = [
             {"stage": name, "odd": 0} for name in ("apgd-ce", "apgd-t", "fab-t", "square")
         ]
-        trust = examine(made, board, lacking=lacking, complete=True, probes=True)
+        trust = examine(engine, attack, lacking=lacking, complete=True, probes=True)
     switch = next(flag for flag in trust.flags if flag.name == "loss-switch")
     assert switch.value == 0.4 and switch.status == status, switch
 

@@ -91,15 +91,15 @@ def test_finds_the_distance_to_a_linear_boundary(classes, targeted, norm, dual, 
     x = 0.5 + 0.1 * torch.randn(5, 3, 3, 3, generator=rng, dtype=torch.float64)
     y = predict(x).argmax(1)
     target = (y + 1) % classes if targeted else None
-    found = fab(predict, x, y, norm, target=target, steps=30)
+    result = fab(predict, x, y, norm, target=target, steps=30)
     logits = predict(x)
     gaps = logits.gather(1, y[:, None]) - logits
     slopes = torch.linalg.vector_norm(w[None] - w[y][:, None], dual, dim=2)
     exact = (gaps / slopes.clamp_min(1e-12)).scatter(1, y[:, None], torch.inf)
     nearest = exact.gather(1, target[:, None])[:, 0] if targeted else exact.amin(1)
-    assert (predict(found.points).argmax(1) != y).all()
-    assert (found.distances >= exact.amin(1) * (1 - 1e-9)).all()
-    assert (found.distances <= nearest * 1.06).all()  # the overshoot
+    assert (predict(result.points).argmax(1) != y).all()
+    assert (result.distances >= exact.amin(1) * (1 - 1e-9)).all()
+    assert (result.distances <= nearest * 1.06).all()  # the overshoot
 
 
 def test_restarts_and_rows_do_not_disturb_each_other(rng):
@@ -115,14 +115,14 @@ def test_restarts_and_rows_do_not_disturb_each_other(rng):
 
 def test_a_point_that_cannot_be_misclassified_has_no_distance():
     x = torch.rand(2, 1, 2, 2)
-    found = fab(
+    result = fab(
         lambda z: torch.stack([z.flatten(1).sum(1) * 0 + 1, z.flatten(1).sum(1) * 0], 1),
         x,
         torch.zeros(2, dtype=torch.int64),
         "l2",
         steps=3,
     )
-    assert torch.isinf(found.distances).all() and torch.equal(found.points, x)
+    assert torch.isinf(result.distances).all() and torch.equal(result.points, x)
 
 
 def test_an_unknown_norm_is_refused():

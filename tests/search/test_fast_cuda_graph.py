@@ -21,8 +21,8 @@ def _net() -> nn.Module:
 
 
 def test_without_a_gpu_a_step_is_simply_repeated() -> None:
-    made = Engine(lambda z: z, lambda z: z, torch.device("cpu"))
-    replay = Replay(made)
+    engine = Engine(lambda z: z, lambda z: z, torch.device("cpu"))
+    replay = Replay(engine)
     assert not replay.records
     end = replay.run(lambda s: {"i": s["i"] + 1}, {"i": torch.zeros(3)}, 7)
     assert end["i"].tolist() == [7.0, 7.0, 7.0]

@@ -1,4 +1,4 @@
-"""The engine against the model it was made from: the fast twin must give the same answers."""
+"""The engine against the model it was built from: the fast copy must give the same outputs."""
 
 import copy
 
@@ -11,7 +11,7 @@ from counterlens.ball import Ball
 from counterlens.classifier import Classifier
 from counterlens.objectives import margin_of
 from counterlens.search import Settings, robust
-from counterlens.search.fast.engine import _round_up, auto_batch, engine
+from counterlens.search.fast.engine import _round_up, auto_batch, open_engine
 from counterlens.search.fast.folding import Exact, fold, lighten
 from counterlens.types import Preprocess
 
@@ -101,16 +101,16 @@ def test_the_engine_gives_score_margin_and_gradient_of_the_model(pads):
     x = images(11)
     y = torch.arange(11) % 4
     value, grad = by_hand(net, x, y)
-    with engine(net, x) as made:
-        assert made.twin is not net
-        made.pads = pads
-        told = made.slope(score, x, y, y)
-        torch.testing.assert_close(told.score, value, rtol=1e-4, atol=1e-5)
-        torch.testing.assert_close(told.margin, value, rtol=1e-4, atol=1e-5)
-        torch.testing.assert_close(told.grad, grad, rtol=1e-3, atol=1e-5)
-        plain = made.value(score, x, y, y)
+    with open_engine(net, x) as engine:
+        assert engine.fast_copy is not net
+        engine.pads = pads
+        evaluation = engine.slope(score, x, y, y)
+        torch.testing.assert_close(evaluation.score, value, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(evaluation.margin, value, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(evaluation.grad, grad, rtol=1e-3, atol=1e-5)
+        plain = engine.value(score, x, y, y)
         torch.testing.assert_close(plain.score, value, rtol=1e-4, atol=1e-5)
-        assert (made.counts.forwards, made.counts.backwards) == (22, 11)
+        assert (engine.counts.forwards, engine.counts.backwards) == (22, 11)
 
 
 def test_few_sizes_cover_all_batches():
@@ -131,11 +131,11 @@ def test_half_precision_keeps_the_first_and_last_layer_exact(precision):
     x = images(16)
     y = torch.arange(16) % 4
     value, grad = by_hand(net, x, y)
-    with engine(net, x, precision=precision) as made:
-        assert made.precision == precision
-        told = made.slope(score, x, y, y)
-        torch.testing.assert_close(told.score, value, rtol=0.05, atol=0.1)
-        cosine = nn.functional.cosine_similarity(told.grad.flatten(1), grad.flatten(1))
+    with open_engine(net, x, precision=precision) as engine:
+        assert engine.precision == precision
+        evaluation = engine.slope(score, x, y, y)
+        torch.testing.assert_close(evaluation.score, value, rtol=0.05, atol=0.1)
+        cosine = nn.functional.cosine_similarity(evaluation.grad.flatten(1), grad.flatten(1))
         assert (cosine > 0.99).all()
 
 
@@ -145,9 +145,9 @@ def test_a_precision_that_cannot_hold_the_numbers_is_not_used():
         net[2].weight.mul_(1e6)  # beyond fp16; the last layer undoes it
         net[2].bias.mul_(1e6)
         net[5].weight.mul_(1e-6)
-    with engine(net, images(8), precision="fp16") as made:
-        assert made.precision == "bf16"
-        assert any("fp16 changes the logits" in note for note in made.notes)
+    with open_engine(net, images(8), precision="fp16") as engine:
+        assert engine.precision == "bf16"
+        assert any("fp16 changes the logits" in note for note in engine.notes)
 
 
 def test_a_gradient_written_by_hand_is_kept():
@@ -155,9 +155,9 @@ def test_a_gradient_written_by_hand_is_kept():
     x = images(4)
     y = torch.zeros(4, dtype=torch.int64)
     _, grad = by_hand(model, x, y)
-    with engine(model, x) as made:
-        torch.testing.assert_close(made.slope(score, x, y, y).grad, grad)
-        assert any("no fast twin" in note for note in made.notes)
+    with open_engine(model, x) as engine:
+        torch.testing.assert_close(engine.slope(score, x, y, y).grad, grad)
+        assert any("no fast copy" in note for note in engine.notes)
 
 
 def test_averaging_is_for_models_that_answer_at_random():
@@ -169,17 +169,17 @@ def test_averaging_is_for_models_that_answer_at_random():
 
     x = images(2)
     y = torch.zeros(2, dtype=torch.int64)
-    with engine(model, x, repeats=4) as made:
+    with open_engine(model, x, repeats=4) as engine:
         calls.clear()
-        told = made.value(score, x, y, y)
+        evaluation = engine.value(score, x, y, y)
     expected = 2.5 - x.flatten(1).sum(1)  # the mean of 1 … 4
-    torch.testing.assert_close(told.margin, expected)
+    torch.testing.assert_close(evaluation.margin, expected)
 
 
 def test_the_batch_shrinks_with_the_picture():
-    with engine(small_cnn(4), images(1)) as made:
-        small = auto_batch(made, images(1))
-        large = auto_batch(made, torch.rand(1, 3, 224, 224))
+    with open_engine(small_cnn(4), images(1)) as engine:
+        small = auto_batch(engine, images(1))
+        large = auto_batch(engine, torch.rand(1, 3, 224, 224))
     assert small == 128 and large == 8
 
 

@@ -43,13 +43,13 @@ def compare(activation: str) -> None:
     fused = fold(copy.deepcopy(net)).to(memory_format=torch.channels_last)
     assert fuse(fused) == 17  # every activation of a ResNet-18
     x = torch.rand(3, 3, 8, 8)
-    found = []
+    result = []
     for model in (net, fused):
         z = x.clone().requires_grad_(True)
         logits = model(z)
         (grad,) = torch.autograd.grad((logits * torch.arange(1.0, 5)).sum(), z)
-        found.append((logits.detach(), grad))
-    (a, da), (b, db) = found
+        result.append((logits.detach(), grad))
+    (a, da), (b, db) = result
     torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(da, db, rtol=1e-3, atol=1e-4)
 

@@ -21,8 +21,8 @@ import torch
 
 from counterlens.ball import Ball, row_seeds
 from counterlens.models.nets import resnets as nets
-from counterlens.search.fast import prebuild as ahead
-from counterlens.search.fast.engine import Engine, _look
+from counterlens.search.fast import prebuild
+from counterlens.search.fast.engine import Engine, _logits_and_gradient
 from counterlens.search.fast.folding import fold, lighten
 from counterlens.search.fast.fusing import fuse, orders
 
@@ -49,11 +49,11 @@ def idle(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing ordered yet, and a GPU that is only a number."""
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "device", Device)
-    monkeypatch.setattr(ahead, "_ordered", set())
-    monkeypatch.setattr(ahead, "_builds", {})
-    monkeypatch.setattr(ahead, "_awake", [])
+    monkeypatch.setattr(prebuild, "_ordered", set())
+    monkeypatch.setattr(prebuild, "_builds", {})
+    monkeypatch.setattr(prebuild, "_awake", [])
     for task in ("_wake_driver", "_hash_compiler"):
-        monkeypatch.setattr(ahead, task, lambda: None)
+        monkeypatch.setattr(prebuild, task, lambda: None)
 
 
 def _stand_in(monkeypatch: pytest.MonkeyPatch, **kernels: Any) -> None:
@@ -73,14 +73,14 @@ def test_a_kernel_is_handed_out_only_when_its_build_has_ended(
         seen.append((arguments, constants))
 
     _stand_in(monkeypatch, one=slow, two=lambda *_, **__: None)
-    ahead.build({"one": [((1,), (("A", 2),))]})
-    ahead.kernel("two")  # nobody builds it
+    prebuild.build({"one": [((1,), (("A", 2),))]})
+    prebuild.kernel("two")  # nobody builds it
     assert not seen
     threading.Timer(0.2, gate.set).start()
-    ahead.kernel("one")
+    prebuild.kernel("one")
     assert seen == [((1,), {"A": 2, "grid": (1,)})]
-    ahead.build({"one": [((1,), (("A", 2),))]})  # ordered before
-    ahead.settle()
+    prebuild.build({"one": [((1,), (("A", 2),))]})  # ordered before
+    prebuild.settle()
     assert len(seen) == 1
 
 
@@ -94,9 +94,9 @@ def test_builds_of_one_kernel_never_overlap(idle: None, monkeypatch: pytest.Monk
         busy.release()
 
     _stand_in(monkeypatch, one=build)
-    ahead.build({"one": [((k,), ()) for k in range(3)]})
-    ahead.build({"one": [((k,), ()) for k in range(5)]})
-    ahead.settle()
+    prebuild.build({"one": [((k,), ()) for k in range(3)]})
+    prebuild.build({"one": [((k,), ()) for k in range(5)]})
+    prebuild.settle()
     assert seen == [0, 1, 2, 3, 4]
 
 
@@ -107,13 +107,13 @@ def test_whatever_fails_is_left_to_the_first_use(
         raise SystemError("no compiler")
 
     _stand_in(monkeypatch, one=fail)
-    monkeypatch.setattr(ahead, "_wake_driver", fail)
-    ahead.build({"one": [((), ())], "missing": [((), ())]})
-    assert ahead.kernel("one").warmup is fail
+    monkeypatch.setattr(prebuild, "_wake_driver", fail)
+    prebuild.build({"one": [((), ())], "missing": [((), ())]})
+    assert prebuild.kernel("one").warmup is fail
 
-    monkeypatch.setattr(ahead, "ThreadPoolExecutor", fail)
-    ahead.build({"one": [((3,), ())]})
-    ahead.settle()
+    monkeypatch.setattr(prebuild, "ThreadPoolExecutor", fail)
+    prebuild.build({"one": [((3,), ())]})
+    prebuild.settle()
 
 
 def test_a_proposal_goes_on_without_its_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,9 +151,9 @@ def check_orders() -> None:
     x, ball = torch.rand(16, 3, 32, 32), Ball("l2", 0.5)
     kind = {"kind": "resnet18", "widths": [16, 16, 32, 48], "activation": "silu"}
     net = nets.build(kind, 4).eval().requires_grad_(False)
-    ahead.build(orders(net, torch.bfloat16))
-    ahead.build(square.orders(x.shape, "l2", 0.8))
-    ahead.settle()
+    prebuild.build(orders(net, torch.bfloat16))
+    prebuild.build(square.orders(x.shape, "l2", 0.8))
+    prebuild.settle()
     kernels = importlib.import_module("counterlens.search.fast.kernels")
 
     def built() -> dict[str, int]:
@@ -164,10 +164,10 @@ def check_orders() -> None:
     assert before == {"forward": 2, "backward": 2, "move_mass": 1}, before
     jit = triton.runtime.jit.JITFunction
     jit.__getitem__ = lambda self, grid: functools.partial(self.warmup, grid=grid)  # no launch
-    twin = fold(copy.deepcopy(net)).to(memory_format=torch.channels_last)
-    made = Engine(net, lighten(twin, torch.bfloat16), torch.device("cpu"), "bf16")
-    assert fuse(twin) == 17
-    _look(made._twin, x)
+    fast_copy = fold(copy.deepcopy(net)).to(memory_format=torch.channels_last)
+    engine = Engine(net, lighten(fast_copy, torch.bfloat16), torch.device("cpu"), "bf16")
+    assert fuse(fast_copy) == 17
+    _logits_and_gradient(engine._fast_logits, x)
     square.can_fuse = lambda _: True
     square._propose_l2(x, x, ball, row_seeds(16, None), torch.arange(16), 0.8)
     assert not square._without_kernel

@@ -8,8 +8,8 @@ from attack_models import images, short
 from counterlens.ball import Ball
 from counterlens.search.ensemble.driver import Watch, drive
 from counterlens.search.ensemble.forecast import work_done
-from counterlens.search.ensemble.state import new_board
-from counterlens.search.fast.engine import engine
+from counterlens.search.ensemble.state import initial_state
+from counterlens.search.fast.engine import open_engine
 from counterlens.workflows.audit.robustness import _say
 
 PASS = 0.5  # seconds that one forward pass of an image takes by that clock
@@ -27,12 +27,12 @@ def test_the_range_holds_what_an_attack_that_breaks_nothing_takes():
     """Nothing breaks, so the upper end is exact at every look."""
     x = images(20)
     seen = []
-    with engine(Constant().eval(), x) as made:
-        clock = lambda: PASS * work_done(made.counts)  # noqa: E731
-        board = new_board(made, x, torch.zeros(20, dtype=torch.int64), Ball("l2", 0.1), seed=0,
-                          batch=8)  # fmt: skip
+    with open_engine(Constant().eval(), x) as engine:
+        clock = lambda: PASS * work_done(engine.counts)  # noqa: E731
+        y = torch.zeros(20, dtype=torch.int64)
+        attack = initial_state(engine, x, y, Ball("l2", 0.1), seed=0, batch=8)
         watch = Watch(progress=seen.append, clock=clock)
-        assert drive(made, short(4, steps=10, queries=30), board, watch, batch=8)
+        assert drive(engine, short(4, steps=10, queries=30), attack, watch, batch=8)
         total = clock() - watch.began
     assert len(seen) > 4
     for facts in seen:

@@ -16,10 +16,10 @@ def linear(w):
 def test_reaches_the_closed_form_optimum_of_a_linear_score(rng):
     w = torch.randn(3, 4, 4, generator=rng)
     x = torch.full((5, 3, 4, 4), 0.5)
-    found = pgd(linear(w), x, Ball("l2", 0.1), steps=10)
-    torch.testing.assert_close(found.points, x + 0.1 * w / w.norm(), rtol=0, atol=1e-4)
-    found = pgd(linear(w), x, Ball("linf", 0.1), steps=10)
-    torch.testing.assert_close(found.points, x + 0.1 * w.sign(), rtol=0, atol=1e-4)
+    result = pgd(linear(w), x, Ball("l2", 0.1), steps=10)
+    torch.testing.assert_close(result.points, x + 0.1 * w / w.norm(), rtol=0, atol=1e-4)
+    result = pgd(linear(w), x, Ball("linf", 0.1), steps=10)
+    torch.testing.assert_close(result.points, x + 0.1 * w.sign(), rtol=0, atol=1e-4)
 
 
 def by_loops(f, grad, x, radius, step, momentum, steps):
@@ -51,7 +51,7 @@ def test_is_the_ratio_training_attack_step_by_step(steps, rng):
     def score(z):
         return (z.flatten(1) @ a).sin().sum(1)
 
-    found = pgd(score, x, Ball("l2", 0.5), steps=steps, step_size=0.1, momentum=0.9)
+    result = pgd(score, x, Ball("l2", 0.5), steps=steps, step_size=0.1, momentum=0.9)
     plain = a.numpy()
     for row in range(4):
         point, best = by_loops(
@@ -63,8 +63,8 @@ def test_is_the_ratio_training_attack_step_by_step(steps, rng):
             0.9,
             steps,
         )
-        assert found.scores[row].item() == pytest.approx(best, abs=1e-12)
-        np.testing.assert_allclose(found.points[row].flatten().numpy(), point, atol=1e-12)
+        assert result.scores[row].item() == pytest.approx(best, abs=1e-12)
+        np.testing.assert_allclose(result.points[row].flatten().numpy(), point, atol=1e-12)
 
 
 def test_the_paper_and_the_code_differ_only_through_momentum(rng):
@@ -91,21 +91,21 @@ def test_start_and_end_compete_and_every_point_is_scored_once():
         return -(z - 0.5).square().flatten(1).sum(1)  # best at the start
 
     x = torch.full((2, 1, 2, 2), 0.5)
-    found = pgd(score, x, Ball("l2", 0.3), steps=4, step_size=0.1)
-    assert torch.equal(found.points, x)
+    result = pgd(score, x, Ball("l2", 0.3), steps=4, step_size=0.1)
+    assert torch.equal(result.points, x)
     assert len(calls) == 5
 
     def rising(z):
         return z.flatten(1).sum(1)
 
-    found = pgd(rising, x, Ball("linf", 0.3), steps=3, step_size=0.1)
-    torch.testing.assert_close(found.points, x + 0.3)
+    result = pgd(rising, x, Ball("linf", 0.3), steps=3, step_size=0.1)
+    torch.testing.assert_close(result.points, x + 0.3)
 
 
 def test_a_zero_gradient_moves_nothing_and_nan_never_wins():
     x = torch.full((1, 1, 2, 2), 0.5)
-    found = pgd(lambda z: z.flatten(1).sum(1) * 0, x, Ball("l2", 0.3), steps=3)
-    assert torch.equal(found.points, x)
+    result = pgd(lambda z: z.flatten(1).sum(1) * 0, x, Ball("l2", 0.3), steps=3)
+    assert torch.equal(result.points, x)
     nan = pgd(
         lambda z: torch.where(z > 0.5, torch.nan, z).flatten(1).sum(1), x, Ball("l2", 0.3), steps=3
     )

@@ -6,7 +6,7 @@ import torch
 from counterlens.ball import Ball, row_seeds
 from counterlens.errors import InputError
 from counterlens.search import square
-from counterlens.search.rule import Told
+from counterlens.search.rule import Evaluation
 from counterlens.search.square import Square, bump, patch, window_sizes
 
 
@@ -36,7 +36,7 @@ def test_proposals_use_the_whole_radius_and_change_a_window(norm):
     for i in range(300):
         torch.testing.assert_close(ball.distance(state["z"], x), full, rtol=1e-9, atol=0)
         score = state["z"].flatten(1)[:, 0] if i % 3 else torch.zeros(8, dtype=torch.float64)
-        state = rule.tell(state, x, ball, Told(score, score))
+        state = rule.update(state, x, ball, Evaluation(score, score))
         if norm == "linf":
             changed = (state["z"] != state["best"]).any(1).flatten(1).sum(1)
             side = window_sizes("linf", 16, 16)[sum(i + 1 > t for t in (10, 50, 200, 500))]
@@ -53,14 +53,14 @@ def test_two_pixels_against_every_point_of_a_grid(norm):
     ball = Ball(norm, 0.25)
     line = torch.linspace(-0.25, 0.25, 201)
     steps = torch.cartesian_prod(line, line).view(-1, 1, 1, 2)
-    found = square(score, x, ball, queries=400)
+    result = square(score, x, ball, queries=400)
     for row in range(2):
         grid = x[row : row + 1] + steps
         grid = grid[ball.contains(grid, x[row : row + 1].expand_as(grid))]
         reach = ball.distance(grid, x[row : row + 1].expand_as(grid))
         sphere = reach > 0.249  # it only tries the full radius
-        assert found.scores[row] >= score(grid[sphere]).median()
-        assert found.scores[row] <= score(grid).max() + 2e-3
+        assert result.scores[row] >= score(grid[sphere]).median()
+        assert result.scores[row] <= score(grid).max() + 2e-3
 
 
 def test_rises_on_a_plain_score_and_only_accepts_gains(rng):

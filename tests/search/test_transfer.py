@@ -74,8 +74,8 @@ def test_a_model_without_gradients_is_attacked_by_square_alone_and_not_quoted(ca
 
 @pytest.mark.filterwarnings("ignore:.torch.jit:FutureWarning")
 def test_torchscript_without_gradients_is_attacked(case):
-    found = attacked(case, scripted(case[0]), stages=short(4, "l2", queries=20))
-    assert [s["stage"] for s in found.stages] == ["square"]
+    result = attacked(case, scripted(case[0]), stages=short(4, "l2", queries=20))
+    assert [s["stage"] for s in result.stages] == ["square"]
 
 
 def test_a_norm_without_square_says_what_to_do(case):
@@ -101,28 +101,28 @@ def test_points_found_against_another_model_break_one_with_zero_gradients(case):
     net, x, y, ball = case
     masked = Quantised(net).eval()
     alone, honest = attacked(case, masked), attacked(case, net)
-    found = attacked(case, masked, surrogates=[net], trust=True)
+    result = attacked(case, masked, surrogates=[net], trust=True)
     assert alone.accuracy > honest.accuracy + 0.2  # its own gradients find nothing
-    assert found.accuracy <= honest.accuracy + 0.05
-    broken = [name == "transfer-1" for name in found.broken_by]
+    assert result.accuracy <= honest.accuracy + 0.05
+    broken = [name == "transfer-1" for name in result.broken_by]
     assert sum(broken) >= 5
-    points = found.points[broken]
+    points = result.points[broken]
     assert ball.contains(points, x[broken]).all()
     assert (margin_of(masked(points), y[broken]) >= 0).all()
-    flag = next(flag for flag in found.trust.flags if flag.name == "transfer")
+    flag = next(flag for flag in result.trust.flags if flag.name == "transfer")
     assert flag.status == "bad" and "masked" in flag.detail
-    assert found.trust.verdict == "do not quote" and "transfer-1" in found.protocol
+    assert result.trust.verdict == "do not quote" and "transfer-1" in result.protocol
 
 
 def test_transfer_finds_nothing_more_against_an_honest_model(case):
     net = case[0]
-    found = attacked(
+    result = attacked(
         case, net, surrogates=[net], stages=short(4, "l2", steps=10, queries=20), trust=True
     )
-    flag = next(flag for flag in found.trust.flags if flag.name == "transfer")
+    flag = next(flag for flag in result.trust.flags if flag.name == "transfer")
     assert flag.status == "ok"
     assert (
-        found.accuracy == attacked(case, net, stages=short(4, "l2", steps=10, queries=20)).accuracy
+        result.accuracy == attacked(case, net, stages=short(4, "l2", steps=10, queries=20)).accuracy
     )
 
 

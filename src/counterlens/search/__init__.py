@@ -8,15 +8,15 @@ from counterlens.search.ensemble.trust import Trust, weigh
 from counterlens.search.fab import Nearest, fab
 from counterlens.search.noise import adversarial_noise
 from counterlens.search.pgd import pgd
-from counterlens.search.result import Found, frozen
+from counterlens.search.result import SearchResult, frozen
 from counterlens.search.square import square
 
 __all__ = [
     "Extreme",
     "Flag",
-    "Found",
     "Nearest",
     "Robustness",
+    "SearchResult",
     "Settings",
     "Trust",
     "adversarial_noise",

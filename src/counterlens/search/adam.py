@@ -18,7 +18,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from counterlens.errors import InputError
-from counterlens.search.result import Found
+from counterlens.search.result import SearchResult
 from counterlens.types import Images, Scores
 
 Values = dict[str, Tensor]
@@ -40,8 +40,8 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Look:
-    """What the variables are worth.
+class Iterate:
+    """The scores and images of the variables at one step.
 
     Args:
         raised: the scores whose gradient is followed, augmented or averaged.
@@ -55,54 +55,55 @@ class Look:
 
 
 def adam(
-    look: Callable[[Values, int], Look],
+    evaluate: Callable[[Values, int], Iterate],
     groups: Mapping[str, Group],
     *,
     steps: int,
     clip: float | None = None,
     schedule: Literal["constant", "cosine"] = "constant",
     floor: Literal["own", "shared"] = "own",
-    told: Callable[[int, Look], None] | None = None,
+    callback: Callable[[int, Iterate], None] | None = None,
     enough: float | None = None,
-) -> tuple[Found, Values]:
-    """Raise a score over several variables; return the best images met and their variables.
+) -> tuple[SearchResult, Values]:
+    """Raise a score over several variables; return the best images and their variables.
 
     Equation: adam2015 Alg. 1   θ ← θ + α m̂ / (√v̂ + ε)
 
-    Looks steps + 1 times and steps so many times: the start counts as a candidate.
+    `steps` updates and `steps` + 1 evaluations: the start counts as a candidate.
 
     Args:
-        look: values and the number of the look to scores and images; each row depends on its own.
+        evaluate: (values, step) → scores and images; each row depends on its own values only.
         clip: largest entry of a row's gradient of a variable; larger ones are scaled down.
-        told: is shown every look.
-        enough: a row judged at least so good has arrived; when all have, the search ends.
+        callback: called with the step and the iterate after every evaluation.
+        enough: a row whose judged score is at least this has converged; when all have, the search
+            ends.
     """
     if steps < 0:
         raise InputError(f"steps are {steps}, expected 0 or more.")
     values = {name: group.value.detach().clone() for name, group in groups.items()}
     means = {name: torch.zeros_like(value) for name, value in values.items()}
     squares = {name: torch.zeros_like(value) for name, value in values.items()}
-    best: Look | None = None
-    kept: Values = {}
+    best: Iterate | None = None
+    best_values: Values = {}
     start = torch.zeros(0)
     for k in range(steps + 1):
         leaves = {name: value.requires_grad_(k < steps) for name, value in values.items()}
         with torch.set_grad_enabled(k < steps):
-            now = look(leaves, k)
-        if told is not None:
-            told(k, now)
+            now = evaluate(leaves, k)
+        if callback is not None:
+            callback(k, now)
         judged, points = now.judged.detach(), now.points.detach()
         if best is None:
             start = judged
-            best, kept = Look(judged, judged, points), _copy(values)
+            best, best_values = Iterate(judged, judged, points), _copy(values)
         else:
             better = judged > best.judged
             if enough is not None:
                 better &= best.judged < enough
-            best = Look(
+            best = Iterate(
                 judged, _pick(better, judged, best.judged), _pick(better, points, best.points)
             )
-            kept = {n: _pick(better, v.detach(), kept[n]) for n, v in values.items()}
+            best_values = {n: _pick(better, v.detach(), best_values[n]) for n, v in values.items()}
         if k == steps or (enough is not None and bool((best.judged >= enough).all())):
             break
         grads = torch.autograd.grad(now.raised.sum(), list(leaves.values()))
@@ -117,7 +118,7 @@ def adam(
             moved = values[name].detach() + rate * (means[name] / (1 - 0.9 ** (k + 1))) / scale
             values[name] = group.after(moved) if group.after is not None else moved
     assert best is not None
-    return Found(best.points, best.judged, start), kept
+    return SearchResult(best.points, best.judged, start), best_values
 
 
 def rate_at(

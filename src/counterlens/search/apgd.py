@@ -2,7 +2,7 @@
 
 Paper: Croce and Hein 2020, Reliable Evaluation of Adversarial Robustness with an Ensemble of
        Diverse Parameter-free Attacks, arXiv:2003.01690 (section 3, algorithm 1).
-Differs: two habits of the reference implementation are kept, because published numbers rest on
+Differs: two habits of the reference implementation are retained, because published numbers rest on
        them: rule 1 is "≤" where the paper has "<", and in the first window the first
        score is compared with 0 instead of the score at the start. The best point by score is
        returned, never one below the clean image. For l1 we take the sparse step of `Ball` with
@@ -18,8 +18,8 @@ from torch import Tensor
 
 from counterlens.ball import Ball, Seeds, mix, row_seeds
 from counterlens.search.pgd import keep, value_and_grad
-from counterlens.search.result import Found
-from counterlens.search.rule import State, Told, finite, tall
+from counterlens.search.result import SearchResult
+from counterlens.search.rule import Evaluation, State, finite, tall
 from counterlens.types import Images, Objective
 
 MOMENTUM = 0.75
@@ -37,13 +37,13 @@ def checkpoints(steps: int) -> tuple[int, ...]:
     (22, 41, 57, 70, 80, 87, 93, 99)
     """
     window, least, drop = (max(int(share * steps), 1) for share in (0.22, 0.06, 0.03))
-    found = []
+    steps_at = []
     at = window
     while at <= steps:
-        found.append(at)
+        steps_at.append(at)
         window = max(window - drop, least)
         at += window
-    return tuple(found)
+    return tuple(steps_at)
 
 
 @dataclass(frozen=True)
@@ -81,15 +81,15 @@ class Apgd:
             "i": torch.zeros_like(rows, dtype=torch.int64),
         }
 
-    def tell(self, state: State, x: Images, ball: Ball, told: Told) -> State:
+    def update(self, state: State, x: Images, ball: Ball, evaluation: Evaluation) -> State:
         """Keep the best, at a checkpoint perhaps halve the step and go back to it, then move.
 
         Equation: autoattack2020 (1)   x_{k+1} = P(x_k + α (z − x_k) + (1 − α)(x_k − x_{k−1})),
         z = P(x_k + η ∇)
         """
-        assert told.grad is not None
+        assert evaluation.grad is not None
         z, i = state["z"], state["i"]
-        score, grad = finite(told.score), torch.nan_to_num(told.grad, 0, 0, 0)
+        score, grad = finite(evaluation.score), torch.nan_to_num(evaluation.grad, 0, 0, 0)
         better = score > state["top"]
         top = torch.where(better, score, state["top"])
         best = torch.where(tall(better), z, state["best"])
@@ -108,10 +108,10 @@ class Apgd:
         grad = torch.where(tall(halve), best_grad, grad)
 
         share = tall(torch.where(first, 1.0, MOMENTUM).to(z))
-        ahead = ball.project(z + tall(step) * ball.steepest(grad), x)
-        ahead = z + share * (ahead - z) + (1 - share) * (z - state["before"])
+        proposal = ball.project(z + tall(step) * ball.steepest(grad), x)
+        proposal = z + share * (proposal - z) + (1 - share) * (z - state["before"])
         return {
-            "z": ball.project(ahead, x),
+            "z": ball.project(proposal, x),
             "before": z,
             "best": best,
             "grad": best_grad,
@@ -146,7 +146,7 @@ def apgd(
     restarts: int = 1,
     generator: torch.Generator | Seeds | None = None,
     begin: Images | None = None,
-) -> Found:
+) -> SearchResult:
     """Raise the objective inside a ball by Auto-PGD; the best point of all restarts.
 
     Args:
@@ -165,9 +165,9 @@ def apgd(
             state |= {"z": begin, "before": begin, "best": begin}
         for _ in range(rule.evaluations):
             score, grad = value_and_grad(objective, state["z"])
-            state = rule.tell(state, x, ball, Told(score, score, grad))
+            state = rule.update(state, x, ball, Evaluation(score, score, grad))
         best, points = keep(best, points, state["top"], state["best"])
-    return Found(points, best, start)
+    return SearchResult(points, best, start)
 
 
 def apgd_from_afar(
@@ -177,11 +177,11 @@ def apgd_from_afar(
     *,
     steps: int = 100,
     generator: torch.Generator | Seeds | None = None,
-) -> Found:
+) -> SearchResult:
     """Auto-PGD in wider balls first, each search going on from the best point of the one before.
 
     Around an image a robust classifier is flat or has several tops; in a wider ball the search gets
-    past them, and what it finds there is pulled into the ball that was asked for.
+    past them, and its best point is projected into the ball of the query.
     """
     parts = [(width, int(share * steps)) for width, share in AFAR]
     parts.append((1.0, steps - sum(count for _, count in parts)))
@@ -190,6 +190,6 @@ def apgd_from_afar(
         if count or width == 1:
             part = Ball(ball.norm, width * ball.radius)
             begin = begin if begin is None else part.project(begin, x)
-            found = apgd(objective, x, part, steps=count, generator=generator, begin=begin)
-            begin = found.points
-    return found
+            result = apgd(objective, x, part, steps=count, generator=generator, begin=begin)
+            begin = result.points
+    return result

@@ -18,7 +18,7 @@ from torch.nn import functional
 from counterlens.ball import Ball, Norm, Seeds, mix, row_seeds
 from counterlens.errors import InputError
 from counterlens.objectives import Predict, at, decision_margin_of, full
-from counterlens.search.rule import State, Told, tall
+from counterlens.search.rule import Evaluation, State, tall
 from counterlens.types import Images, Labels, Logits, Scores
 
 OVERSHOOT = 1.05
@@ -31,7 +31,7 @@ _FLOOR = 1e-8
 
 @dataclass(frozen=True)
 class Fab:
-    """The rule of the boundary attack; the score told is z_t − z_y with its gradient.
+    """The rule of the boundary attack; the score is z_t − z_y with its gradient.
 
     Args:
         steps: linearisations.
@@ -60,17 +60,17 @@ class Fab:
             "i": torch.zeros_like(rows, dtype=torch.int64),
         }
 
-    def tell(self, state: State, x: Images, ball: Ball, told: Told) -> State:
+    def update(self, state: State, x: Images, ball: Ball, evaluation: Evaluation) -> State:
         """Keep the nearest misclassified point, then step to the linearised boundary.
 
         Equation: fab2020 (7)   z ← P((1 − α)(z + η δ₁) + α (x + η δ₂)),
         α = min(‖δ₁‖/(‖δ₁‖ + ‖δ₂‖), α_max)
         """
-        assert told.grad is not None
+        assert evaluation.grad is not None
         z = state["z"]
-        grad = torch.nan_to_num(told.grad, 0, 0, 0)
-        value = torch.nan_to_num(told.score, 0, 0, 0)
-        crossed = told.margin > 0
+        grad = torch.nan_to_num(evaluation.grad, 0, 0, 0)
+        value = torch.nan_to_num(evaluation.score, 0, 0, 0)
+        crossed = evaluation.margin > 0
         distance = ball.distance(z, x)
         nearer = crossed & (distance < state["distance"])
         pulled = x + PULL_BACK * (z - x)
@@ -84,12 +84,12 @@ class Fab:
         length_1 = ball.distance(first, torch.zeros_like(first)).clamp_min(_FLOOR)
         length_2 = ball.distance(second, torch.zeros_like(second)).clamp_min(_FLOOR)
         share = tall((length_1 / (length_1 + length_2)).clamp_max(MOST_ORIGINAL))
-        ahead = (1 - share) * (here + OVERSHOOT * first) + share * (x + OVERSHOOT * second)
-        ahead = ahead.clamp(0, 1)
+        moved = (1 - share) * (here + OVERSHOOT * first) + share * (x + OVERSHOOT * second)
+        moved = moved.clamp(0, 1)
         if self.relinearise:
-            ahead = torch.where(tall(crossed), pulled, ahead)
+            moved = torch.where(tall(crossed), pulled, moved)
         return {
-            "z": ahead,
+            "z": moved,
             "best": torch.where(tall(nearer), z, state["best"]),
             "distance": torch.where(nearer, distance, state["distance"]),
             "i": state["i"] + 1,
@@ -219,8 +219,10 @@ def fab(
                 else:
                     score = at(logits, target) - at(logits, label)
                     (grad,) = torch.autograd.grad(score.sum(), z)
-            told = Told(score.detach(), decision_margin_of(logits.detach(), label), grad)
-            state = rule.tell(state, x, ball, told)
+            evaluation = Evaluation(
+                score.detach(), decision_margin_of(logits.detach(), label), grad
+            )
+            state = rule.update(state, x, ball, evaluation)
         nearer = state["distance"] < distances
         points = torch.where(tall(nearer), state["best"], points)
         distances = torch.where(nearer, state["distance"], distances)

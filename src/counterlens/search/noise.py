@@ -2,7 +2,7 @@
 
 Paper: Hendrycks et al. 2021, Natural Adversarial Examples (nae2021, section 5): training with
        ε = (8/255)·u, u uniform per example.
-Differs: with gradient steps the best point met is returned, not the last one.
+Differs: with gradient steps the best point is returned, not the last one.
 """
 
 from typing import Literal
@@ -37,7 +37,7 @@ def adversarial_noise(
     if steps == 0:
         with torch.no_grad():
             return ball.random_point(x, seeds, where="inside")
-    found = pgd(
+    result = pgd(
         wrongness(predict, y),
         x,
         ball,
@@ -45,4 +45,4 @@ def adversarial_noise(
         step_size=strength / steps**0.5,
         generator=seeds,
     )
-    return found.points
+    return result.points

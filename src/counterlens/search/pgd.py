@@ -2,7 +2,7 @@
 
 Paper: Madry et al. 2018, Towards Deep Learning Models Resistant to Adversarial Attacks,
        arXiv:1706.06083 (section 2.1); Augustin et al. 2020 (ratio2020) for the momentum form.
-Differs: the best point met is returned, start and end included, not the last one. The RATIO
+Differs: the best point is returned, start and end included, not the last one. The RATIO
        paper normalises the gradient by its l2 norm before it enters the velocity, its code by
        the l1 norm; `normalise` chooses, and without momentum they are the same.
 """
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from counterlens.ball import Ball, Seeds, row_seeds
 from counterlens.errors import NO_GRADIENTS, InputError
-from counterlens.search.result import Found
+from counterlens.search.result import SearchResult
 from counterlens.types import Images, Objective
 
 
@@ -28,7 +28,7 @@ def pgd(
     momentum: float = 0.0,
     normalise: Literal["l1", "l2"] = "l1",
     generator: torch.Generator | Seeds | None = None,
-) -> Found:
+) -> SearchResult:
     """Raise the objective inside a ball by `steps` gradient steps.
 
     Equation: madry2018 §2.1   z ← Π(z + η · steepest(v)),  v ← μ v + ∇ / ‖∇‖
@@ -39,7 +39,7 @@ def pgd(
     Args:
         step_size: one number or one per row; None means 2.5 · radius / steps.
         normalise: norm by which the gradient is divided before it enters the velocity.
-        generator: a generator or one seed per row asks for a random start inside the ball;
+        generator: a generator or one seed per row: random start inside the ball;
             None starts at x.
     """
     x = x.detach()
@@ -68,7 +68,7 @@ def pgd(
             assert best is not None
             best, points = keep(best, points, last, z)
     assert best is not None and start is not None
-    return Found(points, best, start)
+    return SearchResult(points, best, start)
 
 
 def value_and_grad(objective: Objective, z: Images) -> tuple[Tensor, Tensor]:

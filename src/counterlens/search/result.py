@@ -14,8 +14,8 @@ from counterlens.types import Scores
 
 
 @dataclass(frozen=True)
-class Found:
-    """The best point met for each row.
+class SearchResult:
+    """The best point of each row.
 
     Args:
         points: where the objective was highest.
@@ -38,7 +38,7 @@ def networks_of(predict: object) -> list[nn.Module]:
     >>> networks_of(lambda x: net(x).relu()) == [net] == networks_of(net)
     True
     """
-    found: list[nn.Module] = []
+    networks: list[nn.Module] = []
     seen: set[int] = set()
 
     def visit(value: object, depth: int) -> None:
@@ -46,13 +46,13 @@ def networks_of(predict: object) -> list[nn.Module]:
             return
         seen.add(id(value))
         if isinstance(value, nn.Module):
-            found.append(value)
+            networks.append(value)
             return
         for part in _parts(value):
             visit(part, depth + 1)
 
     visit(predict, 0)
-    return found
+    return networks
 
 
 def _parts(value: object) -> list[object]:

@@ -1,7 +1,7 @@
-"""What a search rule is: it says which point to evaluate next and is told the result.
+"""A search rule: it proposes the next point to evaluate and takes the evaluation of it.
 
 A rule is a frozen record of settings with two functions over per-row state. `start` makes the
-state of new rows, `tell` takes the evaluation of state["z"] and returns the state with the next
+state of new rows, `update` takes the evaluation of state["z"] and returns the state with the next
 point to evaluate. Nothing in it knows the model, the batch around a row or the device, so the
 driver may mix rows of different age, drop some, and write the state to disk at any moment.
 """
@@ -16,11 +16,11 @@ from counterlens.ball import Ball, Seeds
 from counterlens.types import Images, Scores
 
 State = dict[str, Tensor]
-"""Tensors with one entry per row; "z" is the point to evaluate, "i" counts evaluations told."""
+"""Tensors with one entry per row; "z" is the point to evaluate, "i" the number of evaluations."""
 
 
 @dataclass(frozen=True)
-class Told:
+class Evaluation:
     """The evaluation of one point per row.
 
     Args:
@@ -44,17 +44,17 @@ class Rule(Protocol):
 
     @property
     def strays(self) -> bool:
-        """Whether the points asked for may leave the ball."""
+        """Whether the points to evaluate may leave the ball."""
 
     def start(self, x: Images, ball: Ball, seeds: Seeds) -> State:
         """State of new rows."""
 
-    def tell(self, state: State, x: Images, ball: Ball, told: Told) -> State:
+    def update(self, state: State, x: Images, ball: Ball, evaluation: Evaluation) -> State:
         """State after one more evaluation."""
 
 
 def tall(flags: Tensor) -> Tensor:
-    """A per-row tensor shaped to meet images."""
+    """A per-row tensor reshaped to broadcast over images."""
     return flags.view(-1, 1, 1, 1)
 
 

@@ -18,8 +18,8 @@ from counterlens.errors import InputError
 from counterlens.search.fast.fusing import can_fuse
 from counterlens.search.fast.prebuild import Variant, kernel
 from counterlens.search.pgd import keep
-from counterlens.search.result import Found
-from counterlens.search.rule import State, Told, finite
+from counterlens.search.result import SearchResult
+from counterlens.search.rule import Evaluation, State, finite
 from counterlens.types import Images, Objective
 
 SQUARE_NORMS = ("l2", "linf")
@@ -31,7 +31,7 @@ _STRIDE = 0x1B873593CC9E2D51  # odd: apart from the steps inside a draw
 
 @dataclass(frozen=True)
 class Square:
-    """The rule of the square attack; the score told is usually the margin.
+    """The rule of the square attack; the score is usually the margin.
 
     Args:
         queries: proposals evaluated, the start included.
@@ -61,9 +61,9 @@ class Square:
             "i": torch.zeros_like(rows, dtype=torch.int64),
         }
 
-    def tell(self, state: State, x: Images, ball: Ball, told: Told) -> State:
+    def update(self, state: State, x: Images, ball: Ball, evaluation: Evaluation) -> State:
         """Accept what scores higher, then propose a new window."""
-        score = finite(told.score)
+        score = finite(evaluation.score)
         top, best = keep(state["top"], state["best"], score, state["z"])
         i = state["i"] + 1
         propose = _propose_linf if ball.norm == "linf" else _propose_l2
@@ -73,7 +73,7 @@ class Square:
 
 def _draw(x: Images, seeds: Tensor, i: Tensor) -> tuple[Tensor, Tensor]:
     """The level of the schedule at query i, and the numbers drawn for it: 5, and one a channel."""
-    level = torch.bucketize(i, _halvings(x.device))  # i = 10 is still of the first window size
+    level = torch.bucketize(i, _halvings(x.device))  # i = 10 belongs to the first window size
     channels = torch.arange(5 + x.shape[1], device=x.device)
     return level, unit(mix((seeds + i * _STRIDE)[:, None], channels), x)
 
@@ -270,7 +270,7 @@ def _constants(shape: torch.Size) -> tuple[tuple[str, int], ...]:
 
 
 def orders(shape: torch.Size, norm: str, share: float) -> dict[str, list[Variant]]:
-    """The kernel that a search with one radius for all will ask for, for `ahead.build`."""
+    """The kernel that a search with one radius for all will need, for `prebuild.build`."""
     height, width = shape[2:]
     if norm != "l2" or height * width > ONE_PASS:
         return {}
@@ -292,7 +292,7 @@ def square(
     *,
     queries: int = 5000,
     generator: torch.Generator | Seeds | None = None,
-) -> Found:
+) -> SearchResult:
     """Raise the objective inside an l2 or l∞ ball by random search.
 
     Args:
@@ -306,6 +306,6 @@ def square(
         state = rule.start(x, ball, seeds)
         for _ in range(rule.evaluations):
             score = objective(state["z"]).detach()
-            state = rule.tell(state, x, ball, Told(score, score))
+            state = rule.update(state, x, ball, Evaluation(score, score))
     best, points = keep(start, x, state["top"], state["best"])
-    return Found(points, best, start)
+    return SearchResult(points, best, start)

@@ -10,7 +10,7 @@ from counterlens.errors import InputError
 from counterlens.images import ImageSet
 from counterlens.label_spaces import imagenet, imagenet_names, members
 from counterlens.search.ensemble.store import fingerprint
-from counterlens.search.fast.engine import engine, home
+from counterlens.search.fast.engine import home, open_engine
 from counterlens.types import Preprocess
 from counterlens.workflows.audit.protocol import Inside, Protocol, choose, judged_model
 
@@ -148,9 +148,9 @@ def test_the_attacked_model_lives_where_its_network_does(space: str) -> None:
 def test_the_attacked_model_is_frozen_copied_and_fingerprinted_with_its_protocol() -> None:
     model, protocol = pixel_model("imagenet-a")
     attacked = judged_model(model.train(), protocol)
-    with engine(attacked, torch.full((2, 3, 8, 8), 0.5)) as lent:
+    with open_engine(attacked, torch.full((2, 3, 8, 8), 0.5)) as engine:
         assert not model.training and not model.net.weight.requires_grad
-        assert lent.twin is not attacked
+        assert engine.fast_copy is not attacked
     assert model.training and model.net.weight.requires_grad
     other = judged_model(model, pixel_model("cue-conflict")[1])
     marks = {fingerprint({}, model=m) for m in (attacked, other, model)}

@@ -54,7 +54,7 @@ from counterlens.generators.diffusion.optimise import (
 )
 from counterlens.generators.diffusion.recompute import Kept
 from counterlens.generators.diffusion.words import Mixing, mixing
-from counterlens.search.adam import Look
+from counterlens.search.adam import Iterate
 from counterlens.types import Images, Labels, Scores
 
 Keep = Literal["background", "object"]
@@ -126,7 +126,7 @@ def uvce(
     seeds: Seeds,
     kept: Kept = None,
     prepared: Prepared | None = None,
-    callback: Callable[[int, Look], None] | None = None,
+    callback: Callable[[int, Iterate], None] | None = None,
 ) -> Edit:
     """Change images so that a score rises, while the background or the object is held.
 

@@ -22,7 +22,7 @@ from counterlens.errors import InputError
 from counterlens.generators.diffusion.ddim import guided, original, repeated, step
 from counterlens.generators.diffusion.model import Cond, LatentDiffusion, Latents
 from counterlens.generators.diffusion.optimise import Inputs
-from counterlens.search.adam import Group, Look, Values, adam
+from counterlens.search.adam import Group, Iterate, Values, adam
 from counterlens.types import Images, Scores
 
 RATE = 0.01
@@ -152,11 +152,11 @@ def _meet(
     with torch.no_grad():
         within = model.noise(z, time, cond)
 
-    def look(values: Values, k: int) -> Look:
+    def look(values: Values, k: int) -> Iterate:
         noise = guided(model.noise(z, time, values["null"]), within, guidance)
         reached = step(z, noise, alpha, after)
         worth = -(reached - mark).square().flatten(1).mean(1)
-        return Look(worth, worth, noise)
+        return Iterate(worth, worth, noise)
 
     group = {"null": Group(null, rate)}
     found, best = adam(look, group, steps=inner, enough=-enough)

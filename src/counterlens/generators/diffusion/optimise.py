@@ -23,7 +23,7 @@ from counterlens.generators.diffusion.cutouts import cutouts, seen
 from counterlens.generators.diffusion.ddim import Conds, ddim, repeated
 from counterlens.generators.diffusion.model import LatentDiffusion, Latents
 from counterlens.generators.diffusion.recompute import Kept, blocks_again
-from counterlens.search.adam import Group, Look, Values, adam
+from counterlens.search.adam import Group, Iterate, Values, adam
 from counterlens.types import Images, Labels, Scores
 
 
@@ -153,7 +153,7 @@ def ascend(
     settings: Settings = COUNTERFACTUAL,
     seeds: Seeds,
     kept: Kept = None,
-    told: Callable[[int, Look], None] | None = None,
+    told: Callable[[int, Iterate], None] | None = None,
     penalty: Penalty | None = None,
     hooks: Hooks | None = None,
 ) -> Ascent:
@@ -175,7 +175,7 @@ def ascend(
     trace: list[Scores] = []
     lean = kept is not None and (kept == "blocks" or kept < settings.steps)
 
-    def look(values: Values, k: int) -> Look:
+    def look(values: Values, k: int) -> Iterate:
         chain = ddim(
             model, values["z"], values["cond"], values["null"],
             guidance=settings.guidance, last=settings.last, kept=kept,
@@ -194,7 +194,7 @@ def ascend(
         if not first:
             first.append(x)
         trace.append(judged)
-        return Look(raised, judged, x)
+        return Iterate(raised, judged, x)
 
     length = start.z.flatten(1).norm(dim=1)
     groups = {
@@ -204,7 +204,7 @@ def ascend(
     }
     found, best = adam(
         look, groups, steps=settings.updates, clip=settings.clip, schedule=settings.schedule,
-        told=told,
+        callback=told,
     )  # fmt: skip
     inputs = Inputs(best["z"], best["cond"], best["null"])
     return Ascent(

@@ -27,15 +27,15 @@ from counterlens.search.ensemble.protocols import (
     transfer,
     without_gradients,
 )
-from counterlens.search.ensemble.state import CLEAN, Board, new_board
+from counterlens.search.ensemble.state import CLEAN, AttackState, initial_state
 from counterlens.search.ensemble.store import Store, fingerprint
 from counterlens.search.ensemble.trust import Trust, examine
 from counterlens.search.fast.engine import (
     Engine,
     Precision,
     auto_batch,
-    engine,
     home,
+    open_engine,
     probe,
     warm_up,
 )
@@ -53,12 +53,12 @@ class Settings:
 
     Args:
         seed: everything random follows from it and the position of a point.
-        batch: items evaluated together; "auto" fits the device's memory.
+        batch: items per evaluation; "auto" fits the device's memory.
         precision: of the search; None means bf16 on a GPU, float32 elsewhere. Whatever the
             search claims is verified in float32.
-        compiled: let torch.compile build the searched twin of the model.
+        compiled: compile the fast copy of the model with torch.compile.
         budget: seconds after which to stop with bounds; None runs to the end.
-        state: folder that remembers the attack; an interrupted one goes on from there.
+        state: folder with the state of the attack; an interrupted one resumes from there.
         save_every: seconds between two saves.
         trust: run the probes that judge the result. They always run, and after a budget has ended
             there are fewer: about 1,000 evaluations on top of it.
@@ -77,13 +77,13 @@ class Settings:
 
 @dataclass(frozen=True)
 class Robustness:
-    """What an ensemble of attacks left standing.
+    """The result of an ensemble of attacks.
 
     Args:
-        robust: points classified right everywhere the attacks looked.
+        robust: points classified right at every image the attacks evaluated.
         correct: points classified right without attack.
         points: for a broken point the misclassified image, else the clean one.
-        distances: smallest distance at which a misclassified image was met; ∞ if none,
+        distances: smallest distance of a misclassified image; ∞ if none,
             0 for points that are wrong without attack. May exceed the radius.
         broken_by: the stage that broke each point; "clean", or "" where it held.
         stages: one record per finished stage.
@@ -93,7 +93,7 @@ class Robustness:
         bounds: robust accuracy lies between these.
         trust: whether the number may be quoted, and why not.
         protocol: how it was measured, in one line.
-        compiling: seconds spent on compiling the searched twin.
+        compiling: seconds spent on compiling the fast copy.
         notes: what was replaced or skipped.
     """
 
@@ -114,7 +114,7 @@ class Robustness:
 
     @property
     def accuracy(self) -> float:
-        """Share of all points that are still classified right."""
+        """Share of all points that are classified right after the attacks."""
         return self.robust.double().mean().item()
 
 
@@ -128,7 +128,7 @@ def robust(
     settings: Settings = Settings(),  # noqa: B008  frozen
     surrogates: Sequence[Predict] = (),
 ) -> Robustness:
-    """Attack every point with the ensemble; what holds is the robust accuracy.
+    """Attack every point with the ensemble; the share that stays right is the robust accuracy.
 
     Equation: autoattack2020 §5   robust = ∩ over attacks of {classified right after it}
 
@@ -137,10 +137,10 @@ def robust(
 
     Args:
         version: a named protocol, or the stages of one's own.
-        surrogates: other models on the same classes and images; what is found against them is
-            tried on this one, after everything else, on the points that still hold.
+        surrogates: other models on the same classes and images; adversarial images of theirs
+            are tried on this one after all other attacks, on the points not yet broken.
     """
-    classes = door(classifier, x, y, ball)
+    classes = check_input(classifier, x, y, ball)
     if isinstance(version, str):
         stages, notes = stages_of(version, classes, ball.norm)
     else:
@@ -148,10 +148,13 @@ def robust(
     name = version if isinstance(version, str) else "+".join(stage.name for stage in stages)
     repeats = EOT if version == "rand" else 1
     with (
-        lend(classifier, x, settings, repeats, kernels(stages, x, ball)) as (made, batch),
-        _surrogates(surrogates, x, classes, settings, made) as transfers,
+        open_batched_engine(classifier, x, settings, repeats, kernels(stages, x, ball)) as (
+            engine,
+            batch,
+        ),
+        _surrogates(surrogates, x, classes, settings, engine) as transfers,
     ):
-        if not made.differentiable:
+        if not engine.differentiable:
             stages = without_gradients(stages, ball.norm)
             notes.append("the model has no gradients")
         stages = [*stages, *transfers]
@@ -164,51 +167,51 @@ def robust(
         about: dict[str, Any] = {"plan": plan}
         if surrogates:
             about["surrogates"] = [fingerprint({}, model=one) for one in surrogates]
-        board, watch = prepare(classifier, made, x, y, ball, settings, batch, about)
-        complete = drive(made, stages, board, watch, batch=batch)
+        attack, watch = prepare(classifier, engine, x, y, ball, settings, batch, about)
+        complete = drive(engine, stages, attack, watch, batch=batch)
         trust = examine(
-            made,
-            board,
+            engine,
+            attack,
             lacking=lacking(stages, classes, ball.norm),
             complete=complete,
             probes=settings.trust,
         )
-        notes += made.notes
+        notes += engine.notes
     ensemble = "APGD-CE and APGD-T with 3 targets" if name == "fast" else f"AutoAttack {name}"
-    if not made.differentiable:
+    if not engine.differentiable:
         ensemble = "Square alone"
     if transfers:
         ensemble += f" and {', '.join(stage.name for stage in transfers)}"
     protocol = f"{ensemble}, {ball.norm} {ball.radius:.4g}, seed {settings.seed}"
-    return _summary(board, made, complete, trust, protocol, notes)
+    return _summary(attack, engine, complete, trust, protocol, notes)
 
 
 @contextmanager
 def _surrogates(
-    surrogates: Sequence[Predict], x: Images, classes: int, settings: Settings, made: Engine
+    surrogates: Sequence[Predict], x: Images, classes: int, settings: Settings, engine: Engine
 ) -> Iterator[list[Stage]]:
     """A stage for each surrogate."""
     with ExitStack() as stack:
         stages = []
         for number, one in enumerate(surrogates, 1):
             name = str(getattr(one, "name", number))
-            if home(one, x) != home(made.model, x):
+            if home(one, x) != home(engine.model, x):
                 raise InputError(f"surrogate {name} lives on another device than the model.")
-            count = probe(one, x[:1].to(made.device))
+            count = probe(one, x[:1].to(engine.device))
             if count != classes:
                 raise InputError(f"surrogate {name} has {count} classes, the model {classes}.")
-            lent = stack.enter_context(engine(one, x, precision=settings.precision))
-            if not lent.differentiable:
+            surrogate = stack.enter_context(open_engine(one, x, precision=settings.precision))
+            if not surrogate.differentiable:
                 raise InputError(
                     f"surrogate {name} has no gradients, expected a model that can be "
                     "attacked with them."
                 )
-            stages.append(transfer(lent, name))
+            stages.append(transfer(surrogate, name))
         yield stages
 
 
-def door(classifier: Predict, x: Images, y: Labels | None, ball: Ball) -> int:
-    """Refuse bad input before any work; the number of classes."""
+def check_input(classifier: Predict, x: Images, y: Labels | None, ball: Ball) -> int:
+    """Check the input before any work; return the number of classes."""
     check_images(x)
     if isinstance(ball.radius, torch.Tensor):
         raise InputError("the radius is one per row, expected one number for all points.")
@@ -228,13 +231,13 @@ def door(classifier: Predict, x: Images, y: Labels | None, ball: Ball) -> int:
 
 
 def kernels(stages: Sequence[Stage], x: Images, ball: Ball) -> dict[str, list[Variant]]:
-    """What the stages will ask for beside the model."""
+    """The kernels that the stages need beside the model."""
     rules = [stage.rule for stage in stages if isinstance(stage.rule, Square)]
     return square_kernels(x.shape, ball.norm, rules[0].share) if rules else {}
 
 
 @contextmanager
-def lend(
+def open_batched_engine(
     classifier: Predict,
     x: Images,
     settings: Settings,
@@ -245,58 +248,63 @@ def lend(
     size = settings.batch if isinstance(settings.batch, int) else 0
     if size < 0 or (size == 0 and settings.batch != "auto"):
         raise InputError(f"batch is {settings.batch}, expected a number above 0 or auto.")
-    with engine(
+    with open_engine(
         classifier,
         x,
         precision=settings.precision,
         compiled=settings.compiled,
         repeats=repeats,
         later=later,
-    ) as made:
-        batch = size or auto_batch(made, x)
+    ) as engine:
+        batch = size or auto_batch(engine, x)
         if settings.compiled:
-            warm_up(made, x, batch)
-        yield made, batch
+            warm_up(engine, x, batch)
+        yield engine, batch
 
 
 def prepare(
     classifier: Predict,
-    made: Engine,
+    engine: Engine,
     x: Images,
     y: Labels | None,
     ball: Ball,
     settings: Settings,
     batch: int,
     about: dict[str, Any],
-) -> tuple[Board, Watch]:
-    board = new_board(made, x, y, ball, seed=settings.seed, batch=batch)
+) -> tuple[AttackState, Watch]:
+    attack = initial_state(engine, x, y, ball, seed=settings.seed, batch=batch)
     store = None
     if settings.state is not None:
         about |= {"norm": ball.norm, "radius": float(ball.radius), "seed": settings.seed}
-        about |= {"batch": batch, "precision": made.precision, "compiled": settings.compiled}
-        mark = fingerprint(about, board.x, board.y, model=classifier)
+        about |= {"batch": batch, "precision": engine.precision, "compiled": settings.compiled}
+        mark = fingerprint(about, attack.x, attack.y, model=classifier)
         store = Store(settings.state, mark, settings.save_every)
-    return board, Watch(settings.budget, store, settings.progress)
+    return attack, Watch(settings.budget, store, settings.progress)
 
 
 def _summary(
-    board: Board, made: Engine, complete: bool, trust: Trust, protocol: str, notes: list[str]
+    attack: AttackState,
+    engine: Engine,
+    complete: bool,
+    trust: Trust,
+    protocol: str,
+    notes: list[str],
 ) -> Robustness:
-    holds = board.robust
-    low = float((holds & board.finished).mean())
+    holds = attack.robust
+    low = float((holds & attack.finished).mean())
     return Robustness(
         robust=torch.from_numpy(holds.copy()),
-        correct=torch.tensor([name != CLEAN for name in board.broken_by]),
-        points=board.points,
-        distances=torch.from_numpy(board.nearest).float(),
-        broken_by=tuple(board.broken_by),
-        stages=tuple(board.tallies),
-        counts=made.counts.as_dict(),
+        correct=torch.tensor([name != CLEAN for name in attack.broken_by]),
+        points=attack.points,
+        distances=torch.from_numpy(attack.nearest).float(),
+        broken_by=tuple(attack.broken_by),
+        stages=tuple(attack.tallies),
+        counts=engine.counts.as_dict(),
         complete=complete,
-        settled=int(board.finished.sum()),
+        settled=int(attack.finished.sum()),
         bounds=(low, float(holds.mean())),
         trust=trust,
         protocol=protocol,
-        compiling=made.compiling,
+        compiling=engine.compiling,
         notes=tuple(notes),
     )

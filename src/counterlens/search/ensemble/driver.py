@@ -19,14 +19,17 @@ from torch import Tensor
 
 from counterlens.ball import mix
 from counterlens.search.ensemble.forecast import seconds_left, work_done, work_left
-from counterlens.search.ensemble.state import Board
+from counterlens.search.ensemble.state import AttackState
 from counterlens.search.ensemble.store import Store
 from counterlens.search.fast.cuda_graph import Replay
 from counterlens.search.fast.engine import Counts, Engine, Score
-from counterlens.search.rule import Rule, State, Told, finite, tall
+from counterlens.search.rule import Evaluation, Rule, State, finite, tall
 from counterlens.types import Images
 
-LOOKS = 10, 100  # evaluations between two looks at the results: at least, and as a share
+CHECK_EVERY = (
+    10,
+    100,
+)  # evaluations between two checks of the results: at least, and as a fraction of all
 
 
 @dataclass(frozen=True)
@@ -36,10 +39,11 @@ class Stage:
     Args:
         name: as it appears in results.
         rule: how points move.
-        score: what is raised; None asks for the nearest linearised boundary (untargeted FAB).
+        score: what is raised; None means the nearest linearised boundary (untargeted FAB).
         variants: restarts, or target classes if `targeted`.
         slope: whether the rule needs gradients.
-        judge: if given, points are not broken; each keeps the image this score likes best.
+        judge: if given, points are not broken; the image with the highest such score is stored for
+            each point.
         surrogate: another model, which is searched in place of the attacked one; the attacked
             model is shown every point that fools it more than the last.
     """
@@ -56,7 +60,7 @@ class Stage:
 
 @dataclass
 class Watch:
-    """Who looks on: a clock with a budget, a store, a progress callback."""
+    """What accompanies an attack: a clock with a budget, a store, a progress callback."""
 
     budget: float | None = None
     store: Store | None = None
@@ -78,12 +82,12 @@ class Watch:
 
 
 @dataclass
-class Flight:
-    """The items in the batch, and how far the queue has been read."""
+class RunningBatch:
+    """The items in the batch, the evaluations each has had, and the position in the queue."""
 
     rows: NDArray[np.int64]
     variants: NDArray[np.int64]
-    told: NDArray[np.int64]
+    num_evaluations: NDArray[np.int64]
     queue: NDArray[np.int64]  # rows that were robust when the stage began
     position: int
     state: State
@@ -98,66 +102,68 @@ class Flight:
         if self.state:
             index = index.to(self.state["z"].device)
         self.rows, self.variants = self.rows[keep], self.variants[keep]
-        self.told = self.told[keep]
+        self.num_evaluations = self.num_evaluations[keep]
         for name, tensor in self.state.items():
             self.state[name] = tensor[index]
 
 
-def drive(made: Engine, stages: list[Stage], board: Board, watch: Watch, *, batch: int) -> bool:
+def drive(
+    engine: Engine, stages: list[Stage], attack: AttackState, watch: Watch, *, batch: int
+) -> bool:
     """Run the stages one after the other; False if the budget ended first.
 
     The state is saved at the end of each stage and now and then in between.
     """
-    saved = watch.store.load(board) if watch.store else None
+    saved = watch.store.load(attack) if watch.store else None
     first = 0
-    flight = None
+    running = None
     if saved is not None:
         first = saved["stage"]
-        made.counts = Counts(**saved["counts"])
-        flight = _restore(made, stages, board, saved)
+        engine.counts = Counts(**saved["counts"])
+        running = _restore(engine, stages, attack, saved)
     for stage in stages:
         if stage.surrogate is not None:
-            stage.surrogate.counts = made.counts
-    before = work_done(made.counts)
+            stage.surrogate.counts = engine.counts
+    before = work_done(engine.counts)
     for k in range(first, len(stages)):
-        flight = flight or _take_off(board, stages[k], made.device)
-        while _refill(made, stages[k], k, board, flight, batch):
+        running = running or _start_stage(attack, stages[k], engine.device)
+        while _refill(engine, stages[k], k, attack, running, batch):
             if watch.expired():
-                _save(made, board, watch, k, flight)
-                board.finished |= ~board.robust
+                _save(engine, attack, watch, k, running)
+                attack.finished |= ~attack.robust
                 if k == len(stages) - 1:
-                    _mark_finished(stages[k], board, flight)
-                board.tallies.append(_close(made, flight) | {"ended": False})  # not saved
+                    _mark_finished(stages[k], attack, running)
+                attack.tallies.append(_close(engine, running) | {"ended": False})  # not saved
                 return False
             began = time.monotonic()
-            _advance(made, stages[k], board, flight)
-            _land(made, stages[k], board, flight, batch)
-            flight.tally["seconds"] += time.monotonic() - began
+            _advance(engine, stages[k], attack, running)
+            _verify_and_release(engine, stages[k], attack, running, batch)
+            running.tally["seconds"] += time.monotonic() - began
             if watch.progress:
                 elapsed = watch.clock() - watch.began
-                left = work_left(stages, k, board, flight)
-                left_s = seconds_left(work_done(made.counts) - before, elapsed, left)
-                facts = {"elapsed": elapsed, "left": left_s, "device": made.device.type}
-                watch.progress(_report(stages[k], board, flight) | facts)
+                left = work_left(stages, k, attack, running)
+                left_s = seconds_left(work_done(engine.counts) - before, elapsed, left)
+                facts = {"elapsed": elapsed, "left": left_s, "device": engine.device.type}
+                watch.progress(_report(stages[k], attack, running) | facts)
             if watch.due():
-                _save(made, board, watch, k, flight)
-        board.tallies.append(_close(made, flight))
-        flight = None
-        _save(made, board, watch, k + 1, None)
-    board.finished[:] = True
+                _save(engine, attack, watch, k, running)
+        attack.tallies.append(_close(engine, running))
+        running = None
+        _save(engine, attack, watch, k + 1, None)
+    attack.finished[:] = True
     return True
 
 
-def _mark_finished(stage: Stage, board: Board, flight: Flight) -> None:
+def _mark_finished(stage: Stage, attack: AttackState, running: RunningBatch) -> None:
     """Points of the last stage whose every variant has run."""
-    last = flight.position - (stage.variants - 1) * len(flight.queue)
-    board.finished[flight.queue[: max(last, 0)]] = True
-    board.finished[flight.rows] = False
+    last = running.position - (stage.variants - 1) * len(running.queue)
+    attack.finished[running.queue[: max(last, 0)]] = True
+    attack.finished[running.rows] = False
 
 
-def _take_off(board: Board, stage: Stage, device: torch.device) -> Flight:
+def _start_stage(attack: AttackState, stage: Stage, device: torch.device) -> RunningBatch:
     none = np.zeros(0, np.int64)
-    queue = np.flatnonzero(board.robust) if stage.judge is None else np.arange(len(board))
+    queue = np.flatnonzero(attack.robust) if stage.judge is None else np.arange(len(attack))
     tally = {
         "stage": stage.name,
         "points": len(queue),
@@ -168,253 +174,274 @@ def _take_off(board: Board, stage: Stage, device: torch.device) -> Flight:
         "raised": 0.0,
         "odd": torch.zeros((), dtype=torch.int64, device=device),
     }
-    return Flight(none, none, none, queue.astype(np.int64), 0, {}, tally)
+    return RunningBatch(none, none, none, queue.astype(np.int64), 0, {}, tally)
 
 
 def _refill(
-    made: Engine, stage: Stage, number: int, board: Board, flight: Flight, batch: int
+    engine: Engine,
+    stage: Stage,
+    number: int,
+    attack: AttackState,
+    running: RunningBatch,
+    batch: int,
 ) -> bool:
     """Fill the batch from the queue, first variants of all points first; False if all is done."""
-    room = batch - len(flight.rows)
-    total = len(flight.queue) * stage.variants
+    room = batch - len(running.rows)
+    total = len(running.queue) * stage.variants
     rows: list[int] = []
     variants: list[int] = []
-    while room > len(rows) and flight.position < total:
-        variant, place = divmod(flight.position, len(flight.queue))
-        row = int(flight.queue[place])
-        flight.position += 1
-        if board.robust[row] or stage.judge is not None:
+    while room > len(rows) and running.position < total:
+        variant, place = divmod(running.position, len(running.queue))
+        row = int(running.queue[place])
+        running.position += 1
+        if attack.robust[row] or stage.judge is not None:
             rows.append(row)
             variants.append(variant)
     if rows:
         new = np.asarray(rows, np.int64)
         kinds = np.asarray(variants, np.int64)
-        state = _begin(made, stage, number, board, new, kinds)
-        if flight.state:
-            state = {name: torch.cat([flight.state[name], state[name]]) for name in state}
-        flight.state = state
-        flight.rows = np.concatenate([flight.rows, new])
-        flight.variants = np.concatenate([flight.variants, kinds])
-        flight.told = np.concatenate([flight.told, np.zeros_like(new)])
-    return len(flight.rows) > 0
+        state = _begin(engine, stage, number, attack, new, kinds)
+        if running.state:
+            state = {name: torch.cat([running.state[name], state[name]]) for name in state}
+        running.state = state
+        running.rows = np.concatenate([running.rows, new])
+        running.variants = np.concatenate([running.variants, kinds])
+        running.num_evaluations = np.concatenate([running.num_evaluations, np.zeros_like(new)])
+    return len(running.rows) > 0
 
 
 def _begin(
-    made: Engine,
+    engine: Engine,
     stage: Stage,
     number: int,
-    board: Board,
+    attack: AttackState,
     rows: NDArray[np.int64],
     variants: NDArray[np.int64],
 ) -> State:
     """State of new items."""
-    fixed = _fixed(made, stage, board, rows, variants)
-    seeds = board.seeds[torch.from_numpy(rows)]
-    seeds = mix(mix(seeds, number + 1), torch.from_numpy(variants)).to(made.device)
-    state = stage.rule.start(fixed["x"], board.ball, seeds)
+    fixed = _fixed(engine, stage, attack, rows, variants)
+    seeds = attack.seeds[torch.from_numpy(rows)]
+    seeds = mix(mix(seeds, number + 1), torch.from_numpy(variants)).to(engine.device)
+    state = stage.rule.start(fixed["x"], attack.ball, seeds)
     if stage.judge is None:
-        low = torch.full((len(rows),), -torch.inf, device=made.device)
+        low = torch.full((len(rows),), -torch.inf, device=engine.device)
         bar = low.clone() if stage.surrogate else torch.zeros_like(low)
         state |= {"claim": fixed["x"], "claimed": low, "bar": bar}
     return fixed | state
 
 
 def _fixed(
-    made: Engine,
+    engine: Engine,
     stage: Stage,
-    board: Board,
+    attack: AttackState,
     rows: NDArray[np.int64],
     variants: NDArray[np.int64],
 ) -> State:
     """What never changes about items, so that it need not be saved."""
-    x, y = board.take(rows, made.device)
+    x, y = attack.take(rows, engine.device)
     target = y
     if stage.targeted:
-        target = board.targets[torch.from_numpy(rows), torch.from_numpy(variants)].to(made.device)
+        target = attack.targets[torch.from_numpy(rows), torch.from_numpy(variants)].to(
+            engine.device
+        )
     return {"x": x, "y": y, "target": target}
 
 
-def _advance(made: Engine, stage: Stage, board: Board, flight: Flight) -> None:
+def _advance(engine: Engine, stage: Stage, attack: AttackState, running: RunningBatch) -> None:
     """Evaluate and move every item a few times without waiting for the device."""
-    left = stage.rule.evaluations - int(flight.told.max())
-    steps = min(max(LOOKS[0], stage.rule.evaluations // LOOKS[1]), left)
+    left = stage.rule.evaluations - int(running.num_evaluations.max())
+    steps = min(max(CHECK_EVERY[0], stage.rule.evaluations // CHECK_EVERY[1]), left)
 
     def step(state: State) -> State:
-        told = _evaluate(made, stage, board, state)
+        evaluation = _evaluate(engine, stage, attack, state)
         if stage.surrogate is None:
-            _count(flight.tally, told)
-        claim = _claim(stage, board, state, told) if stage.judge is None else {}
-        return state | claim | stage.rule.tell(state, state["x"], board.ball, told)
+            _count(running.tally, evaluation)
+        claim = _claim(stage, attack, state, evaluation) if stage.judge is None else {}
+        return state | claim | stage.rule.update(state, state["x"], attack.ball, evaluation)
 
-    flight.replay = flight.replay or Replay(stage.surrogate or made)
-    flight.state = flight.replay.run(step, flight.state, steps)
-    flight.told = flight.told + steps
-    flight.tally["evaluations"] += steps * len(flight.rows)
+    running.replay = running.replay or Replay(stage.surrogate or engine)
+    running.state = running.replay.run(step, running.state, steps)
+    running.num_evaluations = running.num_evaluations + steps
+    running.tally["evaluations"] += steps * len(running.rows)
 
 
-def _evaluate(made: Engine, stage: Stage, board: Board, state: State) -> Told:
-    made = stage.surrogate or made
+def _evaluate(engine: Engine, stage: Stage, attack: AttackState, state: State) -> Evaluation:
+    engine = stage.surrogate or engine
     if stage.score is None:
-        return made.nearest(board.ball.norm, state["z"], state["y"])
-    look = made.slope if stage.slope else made.value
-    return look(stage.score, state["z"], state["y"], state["target"])
+        return engine.nearest(attack.ball.norm, state["z"], state["y"])
+    evaluate = engine.slope if stage.slope else engine.value
+    return evaluate(stage.score, state["z"], state["y"], state["target"])
 
 
-def _count(tally: dict[str, Any], told: Told) -> None:
+def _count(tally: dict[str, Any], evaluation: Evaluation) -> None:
     """Evaluations with scores or gradients that are no numbers."""
-    odd = ~torch.isfinite(told.margin)
-    if told.grad is not None:
-        odd = odd | ~torch.isfinite(told.grad.flatten(1).abs().amax(1))
+    odd = ~torch.isfinite(evaluation.margin)
+    if evaluation.grad is not None:
+        odd = odd | ~torch.isfinite(evaluation.grad.flatten(1).abs().amax(1))
     tally["odd"] += odd.sum()
 
 
-def _claim(stage: Stage, board: Board, state: State, told: Told) -> State:
-    """Remember the most misclassified point of the ball."""
-    margin = finite(told.margin)
+def _claim(stage: Stage, attack: AttackState, state: State, evaluation: Evaluation) -> State:
+    """The point of the ball with the largest margin so far."""
+    margin = finite(evaluation.margin)
     better = margin > state["claimed"]
     if stage.rule.strays:
-        better &= board.ball.contains(state["z"], state["x"])
+        better &= attack.ball.contains(state["z"], state["x"])
     return {
         "claim": torch.where(tall(better), state["z"], state["claim"]),
         "claimed": torch.where(better, margin, state["claimed"]),
     }
 
 
-def _land(made: Engine, stage: Stage, board: Board, flight: Flight, batch: int) -> None:
-    """Check claims in float32, let go of broken points and finished items."""
-    done = flight.told >= stage.rule.evaluations
+def _verify_and_release(
+    engine: Engine, stage: Stage, attack: AttackState, running: RunningBatch, batch: int
+) -> None:
+    """Verify claims in float32; drop the items that are finished or whose point is broken."""
+    done = running.num_evaluations >= stage.rule.evaluations
     if stage.judge is not None:
         if done.any():
-            _raise_top(made, stage, board, flight, done, batch)
+            _raise_top(engine, stage, attack, running, done, batch)
     else:
-        state = flight.state
+        state = running.state
         claims = (state["claimed"] > state["bar"]).cpu().numpy()
-        if made.precision != "float32":  # a near miss of the twin may be a hit of the model
+        if (
+            engine.precision != "float32"
+        ):  # a near miss of the fast copy may be a success on the model
             claims |= done & torch.isfinite(state["claimed"]).cpu().numpy()
         if claims.any():
-            _verify(made, stage, board, flight, claims, batch)
+            _verify(engine, stage, attack, running, claims, batch)
         if stage.rule.strays and done.any():
-            _note_distance(made, board, flight, done, batch)
-    keep = ~done if stage.judge is not None else ~done & board.robust[flight.rows]
-    flight.select(keep)
+            _note_distance(engine, attack, running, done, batch)
+    keep = ~done if stage.judge is not None else ~done & attack.robust[running.rows]
+    running.select(keep)
 
 
 def _verify(
-    made: Engine,
+    engine: Engine,
     stage: Stage,
-    board: Board,
-    flight: Flight,
+    attack: AttackState,
+    running: RunningBatch,
     claims: NDArray[np.bool_],
     batch: int,
 ) -> None:
-    """Ask the model itself about claimed points."""
-    state = flight.state
+    """Query the model itself at the claimed points."""
+    state = running.state
     places = np.flatnonzero(claims)
-    index = torch.from_numpy(places).to(made.device)
+    index = torch.from_numpy(places).to(engine.device)
     points, x, y = state["claim"][index], state["x"][index], state["y"][index]
-    wrong = made.verify(points, batch=batch).argmax(1) != y
-    holds = (wrong & board.ball.contains(points, x)).cpu().numpy()
+    wrong = engine.verify(points, batch=batch).argmax(1) != y
+    holds = (wrong & attack.ball.contains(points, x)).cpu().numpy()
     bar = state["bar"].to(state["claimed"].dtype)  # that of the logits
     bar[index] = torch.maximum(bar[index], state["claimed"][index])
     state["bar"] = bar
-    flight.tally["unverified"] += int((~holds).sum())
-    distances = board.ball.distance(points, x).cpu().numpy()
-    found = points.cpu()
+    running.tally["unverified"] += int((~holds).sum())
+    distances = attack.ball.distance(points, x).cpu().numpy()
+    images = points.cpu()
     for k in np.flatnonzero(holds):
-        row = int(flight.rows[places[k]])
-        if not board.robust[row]:
+        row = int(running.rows[places[k]])
+        if not attack.robust[row]:
             continue
-        board.robust[row] = False
-        board.broken_by[row] = stage.name
-        board.evaluations[row] = flight.told[places[k]]
-        board.nearest[row] = min(board.nearest[row], float(distances[k]))
-        board.keep_point(row, found[k])
-        flight.tally["broken"] += 1
+        attack.robust[row] = False
+        attack.broken_by[row] = stage.name
+        attack.evaluations[row] = running.num_evaluations[places[k]]
+        attack.nearest[row] = min(attack.nearest[row], float(distances[k]))
+        attack.record_point(row, images[k])
+        running.tally["broken"] += 1
 
 
 def _note_distance(
-    made: Engine, board: Board, flight: Flight, done: NDArray[np.bool_], batch: int
+    engine: Engine, attack: AttackState, running: RunningBatch, done: NDArray[np.bool_], batch: int
 ) -> None:
-    """Keep how near the boundary attack came, if the model agrees."""
-    index = torch.from_numpy(np.flatnonzero(done)).to(made.device)
-    distance = flight.state["distance"][index].cpu().numpy()
-    logits = made.verify(flight.state["best"][index], batch=batch)
-    wrong = (logits.argmax(1) != flight.state["y"][index]).cpu().numpy()
-    for row, near, counts in zip(flight.rows[done], distance, wrong, strict=True):
+    """Record the distance of the boundary attack's point where the model misclassifies it."""
+    index = torch.from_numpy(np.flatnonzero(done)).to(engine.device)
+    distance = running.state["distance"][index].cpu().numpy()
+    logits = engine.verify(running.state["best"][index], batch=batch)
+    wrong = (logits.argmax(1) != running.state["y"][index]).cpu().numpy()
+    for row, near, counts in zip(running.rows[done], distance, wrong, strict=True):
         if counts:
-            board.nearest[row] = min(board.nearest[row], float(near))
+            attack.nearest[row] = min(attack.nearest[row], float(near))
 
 
 def _raise_top(
-    made: Engine,
+    engine: Engine,
     stage: Stage,
-    board: Board,
-    flight: Flight,
+    attack: AttackState,
+    running: RunningBatch,
     done: NDArray[np.bool_],
     batch: int,
 ) -> None:
-    """Keep the best of finished items, scored by the model itself."""
+    """Record the best points of finished items, scored by the model itself."""
     assert stage.judge is not None
-    index = torch.from_numpy(np.flatnonzero(done)).to(made.device)
-    points: Images = flight.state["best"][index]
-    logits = made.verify(points, batch=batch)
-    scores = stage.judge(logits, flight.state["y"][index], flight.state["target"][index])
-    found = points.cpu()
-    for k, (row, score) in enumerate(zip(flight.rows[done], scores.tolist(), strict=True)):
-        if score > board.top[row]:
-            flight.tally["raised"] = flight.tally.get("raised", 0.0) + score - board.top[row]
-            board.top[row] = score
-            board.keep_point(int(row), found[k])
+    index = torch.from_numpy(np.flatnonzero(done)).to(engine.device)
+    points: Images = running.state["best"][index]
+    logits = engine.verify(points, batch=batch)
+    scores = stage.judge(logits, running.state["y"][index], running.state["target"][index])
+    images = points.cpu()
+    for k, (row, score) in enumerate(zip(running.rows[done], scores.tolist(), strict=True)):
+        if score > attack.top[row]:
+            running.tally["raised"] = running.tally.get("raised", 0.0) + score - attack.top[row]
+            attack.top[row] = score
+            attack.record_point(int(row), images[k])
 
 
-def _report(stage: Stage, board: Board, flight: Flight) -> dict[str, Any]:
-    total = len(flight.queue) * stage.variants
+def _report(stage: Stage, attack: AttackState, running: RunningBatch) -> dict[str, Any]:
+    total = len(running.queue) * stage.variants
     return {
         "stage": stage.name,
-        "done": flight.position - len(flight.rows),
+        "done": running.position - len(running.rows),
         "of": total,
-        "robust": int(board.robust.sum()),
-        "points": len(board),
+        "robust": int(attack.robust.sum()),
+        "points": len(attack),
     }
 
 
-def _close(made: Engine, flight: Flight) -> dict[str, Any]:
+def _close(engine: Engine, running: RunningBatch) -> dict[str, Any]:
     """The tally of a finished stage, in plain numbers."""
-    tally = {k: int(v) if isinstance(v, Tensor) else v for k, v in flight.tally.items()}
-    return tally | {"counts": made.counts.as_dict()}
+    tally = {k: int(v) if isinstance(v, Tensor) else v for k, v in running.tally.items()}
+    return tally | {"counts": engine.counts.as_dict()}
 
 
-def _save(made: Engine, board: Board, watch: Watch, stage: int, flight: Flight | None) -> None:
+def _save(
+    engine: Engine, attack: AttackState, watch: Watch, stage: int, running: RunningBatch | None
+) -> None:
     if watch.store is None:
         return
-    progress: dict[str, Any] = {"stage": stage, "counts": made.counts.as_dict(), "flight": None}
-    if flight is not None:
+    progress: dict[str, Any] = {"stage": stage, "counts": engine.counts.as_dict(), "flight": None}
+    if running is not None:
         fixed = ("x", "y", "target")
         progress["flight"] = {
-            "rows": torch.from_numpy(flight.rows),
-            "variants": torch.from_numpy(flight.variants),
-            "told": torch.from_numpy(flight.told),
-            "queue": torch.from_numpy(flight.queue),
-            "position": flight.position,
-            "state": {k: v.cpu() for k, v in flight.state.items() if k not in fixed},
-            "tally": flight.tally,
+            "rows": torch.from_numpy(running.rows),
+            "variants": torch.from_numpy(running.variants),
+            "told": torch.from_numpy(running.num_evaluations),
+            "queue": torch.from_numpy(running.queue),
+            "position": running.position,
+            "state": {k: v.cpu() for k, v in running.state.items() if k not in fixed},
+            "tally": running.tally,
         }
-    watch.store.save(board, progress)
+    watch.store.save(attack, progress)
     watch.saved = watch.clock()
 
 
 def _restore(
-    made: Engine, stages: list[Stage], board: Board, saved: dict[str, Any]
-) -> Flight | None:
-    kept = saved["flight"]
-    if kept is None:
+    engine: Engine, stages: list[Stage], attack: AttackState, saved: dict[str, Any]
+) -> RunningBatch | None:
+    stored = saved["flight"]
+    if stored is None:
         return None
-    rows, variants = kept["rows"].numpy(), kept["variants"].numpy()
+    rows, variants = stored["rows"].numpy(), stored["variants"].numpy()
     state: State = {}
     if len(rows):
-        state = {name: tensor.to(made.device) for name, tensor in kept["state"].items()}
-        state |= _fixed(made, stages[saved["stage"]], board, rows, variants)
-    tally = {k: v.to(made.device) if isinstance(v, Tensor) else v for k, v in kept["tally"].items()}
-    return Flight(
-        rows, variants, kept["told"].numpy(), kept["queue"].numpy(), kept["position"], state, tally
+        state = {name: tensor.to(engine.device) for name, tensor in stored["state"].items()}
+        state |= _fixed(engine, stages[saved["stage"]], attack, rows, variants)
+    tally = {
+        k: v.to(engine.device) if isinstance(v, Tensor) else v for k, v in stored["tally"].items()
+    }
+    return RunningBatch(
+        rows,
+        variants,
+        stored["told"].numpy(),
+        stored["queue"].numpy(),
+        stored["position"],
+        state,
+        tally,
     )

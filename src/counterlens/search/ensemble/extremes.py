@@ -15,7 +15,13 @@ from counterlens.ball import Ball
 from counterlens.errors import InputError
 from counterlens.objectives import Predict
 from counterlens.search.apgd import Apgd
-from counterlens.search.ensemble.autoattack import Settings, door, kernels, lend, prepare
+from counterlens.search.ensemble.autoattack import (
+    Settings,
+    check_input,
+    kernels,
+    open_batched_engine,
+    prepare,
+)
 from counterlens.search.ensemble.driver import Stage, drive
 from counterlens.search.ensemble.protocols import QUERIES, SCORES
 from counterlens.search.ensemble.trust import Trust, examine_extremes
@@ -27,11 +33,11 @@ STEPS, RESTARTS, BLIND_QUERIES = 100, 5, 1000  # of the search for the highest c
 
 @dataclass(frozen=True)
 class Extreme:
-    """The most extreme score met around each image.
+    """The most extreme score around each image.
 
     Args:
         scores: log-confidences.
-        points: where they were met.
+        points: the images with these scores.
         complete: False if the budget ended first.
         settled: points no search has anything left to do for.
         counts: images sent forward, backward and through verification.
@@ -120,22 +126,25 @@ def _extreme(
     about: dict[str, Any],
     settings: Settings,
 ) -> Extreme:
-    """Raise several scores and keep, per point, what the judge likes best."""
-    door(classifier, x, y, ball)
-    with lend(classifier, x, settings, 1, kernels(stages, x, ball)) as (made, batch):
-        if not made.differentiable:
+    """Raise several scores; per point the image with the highest score of the judge counts."""
+    check_input(classifier, x, y, ball)
+    with open_batched_engine(classifier, x, settings, 1, kernels(stages, x, ball)) as (
+        engine,
+        batch,
+    ):
+        if not engine.differentiable:
             stages = [_climb_blindly(judge, ball)]
-        board, watch = prepare(classifier, made, x, y, ball, settings, batch, about)
-        labels = board.y.to(made.device)
-        clean = SCORES[judge](made.verify(board.x, batch=batch), labels, labels)
-        board.top[:] = clean.cpu().numpy()
-        complete = drive(made, stages, board, watch, batch=batch)
+        attack, watch = prepare(classifier, engine, x, y, ball, settings, batch, about)
+        labels = attack.y.to(engine.device)
+        clean = SCORES[judge](engine.verify(attack.x, batch=batch), labels, labels)
+        attack.top[:] = clean.cpu().numpy()
+        complete = drive(engine, stages, attack, watch, batch=batch)
         trust = examine_extremes(
-            made, board, lacking=_shorter(stages), complete=complete, probes=settings.trust
+            engine, attack, lacking=_shorter(stages), complete=complete, probes=settings.trust
         )
-    scores = torch.from_numpy(board.top).float()
-    settled = int(board.finished.sum())
-    return Extreme(scores, board.points, complete, settled, made.counts.as_dict(), trust)
+    scores = torch.from_numpy(attack.top).float()
+    settled = int(attack.finished.sum())
+    return Extreme(scores, attack.points, complete, settled, engine.counts.as_dict(), trust)
 
 
 def _shorter(stages: Sequence[Stage]) -> list[str]:

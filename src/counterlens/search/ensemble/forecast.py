@@ -12,8 +12,8 @@ import numpy as np
 from counterlens.search.fast.engine import Counts
 
 if TYPE_CHECKING:
-    from counterlens.search.ensemble.driver import Flight, Stage
-    from counterlens.search.ensemble.state import Board
+    from counterlens.search.ensemble.driver import RunningBatch, Stage
+    from counterlens.search.ensemble.state import AttackState
 
 Range = tuple[float, float]
 
@@ -23,21 +23,23 @@ def work_done(counts: Counts) -> int:
     return counts.forwards + 2 * counts.backwards
 
 
-def work_left(stages: Sequence["Stage"], at: int, board: "Board", flight: "Flight") -> Range:
+def work_left(
+    stages: Sequence["Stage"], at: int, attack: "AttackState", running: "RunningBatch"
+) -> Range:
     """Forward passes that remain, at least and at most."""
-    stage, queue = stages[at], flight.queue
-    begun = queue[: min(flight.position, len(queue))]
+    stage, queue = stages[at], running.queue
+    begun = queue[: min(running.position, len(queue))]
     breaks = stage.judge is None
-    held = float(board.robust[begun].mean()) if breaks and len(begun) else 1.0
-    each, classes = stage.rule.evaluations, board.targets.shape[1] + 1
-    waiting = max(len(queue) * stage.variants - flight.position, 0)
-    under_way = float((each - flight.told).sum())
+    held = float(attack.robust[begun].mean()) if breaks and len(begun) else 1.0
+    each, classes = stage.rule.evaluations, attack.targets.shape[1] + 1
+    waiting = max(len(queue) * stage.variants - running.position, 0)
+    unfinished = float((each - running.num_evaluations).sum())
     later = sum(s.variants * s.rule.evaluations * _passes(s, classes) for s in stages[at + 1 :])
     points = held * len(queue)
-    high = (under_way + waiting * each) * _passes(stage, classes) + points * later
+    high = (unfinished + waiting * each) * _passes(stage, classes) + points * later
     if not breaks:
         return high, high
-    low = (under_way + waiting * each * held) * _passes(stage, classes) + points * later
+    low = (unfinished + waiting * each * held) * _passes(stage, classes) + points * later
     return low / 2, high
 
 
@@ -60,7 +62,7 @@ def seconds_left(done: int, elapsed: float, left: Range) -> Range | None:
 
 
 def in_words(left: Range) -> str:
-    """A range of seconds for a reader.
+    """A range of seconds as text.
 
     >>> in_words((95, 240)), in_words((4000, 9000)), in_words((20, 50))
     ('2 to 4 min', '1.1 to 2.5 h', '20 to 50 s')

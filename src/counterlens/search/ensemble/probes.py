@@ -22,7 +22,7 @@ from counterlens.types import Images, Labels, Scores
 Status = Literal["ok", "weak", "bad", "skipped"]
 
 LOGITS = 10  # classes whose logit is differentiated: the true one and the likeliest others
-TINY = 1e-3  # change of the margin, relative to the largest logit, that asks for the derivative
+TINY = 1e-3  # change of the margin, relative to the largest logit, for the derivative
 NEAR, WIDE = 0.02, 0.1  # the two other scales, as shares of the radius
 
 
@@ -53,43 +53,43 @@ def grade(value: float, weak: float, bad: float) -> Status:
 
 
 def masking(
-    made: Engine, ball: Ball, x: Images, y: Labels, seeds: Seeds, *, far_steps: int
+    engine: Engine, ball: Ball, x: Images, y: Labels, seeds: Seeds, *, far_steps: int
 ) -> list[Flag]:
     """Signs that the gradient is missing or wrong.
 
     Args:
-        y: the class whose margin is looked at: the true one, or the predicted one.
+        y: the class whose margin is measured: the true one, or the predicted one.
         far_steps: steps of the attack that has hardly any limit.
     """
     places = (x, ball.random_point(x, seeds, where="inside"))
     return [
-        zero_gradients(made, places, y),
-        honest_gradient(made, ball, places, y),
-        far_attack(made, ball, x, y, far_steps),
+        zero_gradients(engine, places, y),
+        honest_gradient(engine, ball, places, y),
+        far_attack(engine, ball, x, y, far_steps),
     ]
 
 
-def randomness(made: Engine, x: Images) -> Flag:
+def randomness(engine: Engine, x: Images) -> Flag:
     """Whether the model answers the same question in the same way."""
-    answers = [made.verify(x, batch=len(x)) for _ in range(3)]
+    answers = [engine.verify(x, batch=len(x)) for _ in range(3)]
     spread = (answers[0].amax(1) - answers[0].amin(1)).clamp_min(1e-12)
     change = max(((a - answers[0]).abs().amax(1) / spread).max().item() for a in answers[1:])
     if not change > 1e-4:
         return Flag("randomness", "ok", change, "the same image gets the same logits")
     detail = f"the same image gets logits that differ by {change:.1%} of their spread"
-    if made.repeats > 1:
-        detail += f"; averaged over {made.repeats} evaluations"
+    if engine.repeats > 1:
+        detail += f"; averaged over {engine.repeats} evaluations"
         return Flag("randomness", "weak", change, detail)
     return Flag("randomness", "bad", change, detail + ": use version rand")
 
 
-def zero_gradients(made: Engine, places: tuple[Images, ...], y: Labels) -> Flag:
+def zero_gradients(engine: Engine, places: tuple[Images, ...], y: Labels) -> Flag:
     """How many logits do not depend on the image at all, to first order."""
     flat = []
     for z in places:
         with torch.enable_grad():
             point = z.detach().requires_grad_(True)
-            logits = full(made.model(point))
+            logits = full(engine.model(point))
             top = logits.detach().scatter(1, y[:, None], torch.inf)
             for classes in top.topk(min(LOGITS, logits.shape[1]), 1).indices.T:
                 one = logits.gather(1, classes[:, None]).sum()
@@ -100,7 +100,7 @@ def zero_gradients(made: Engine, places: tuple[Images, ...], y: Labels) -> Flag:
     return Flag("zero-gradients", grade(share, 0.02, 0.1), share, detail)
 
 
-def honest_gradient(made: Engine, ball: Ball, places: tuple[Images, ...], y: Labels) -> Flag:
+def honest_gradient(engine: Engine, ball: Ball, places: tuple[Images, ...], y: Labels) -> Flag:
     """Whether the margin grows along its gradient as fast as the gradient says.
 
     Over a tenth of the radius a healthy margin may grow more slowly, for it is curved; that it
@@ -111,7 +111,7 @@ def honest_gradient(made: Engine, ball: Ball, places: tuple[Images, ...], y: Lab
     name = "honest-gradient"
     if float(ball.radius) == 0:
         return Flag(name, "skipped", None, "a ball of radius 0 has no direction")
-    rates = [rate for z in places for rate in _rates(made, ball, z, y)]
+    rates = [rate for z in places for rate in _rates(engine, ball, z, y)]
     if not rates:
         return Flag(name, "bad", None, "the margin has no gradient at any point")
     off = max(rates, key=lambda rate: max(rate, 1 / rate) if rate > 0 else torch.inf)
@@ -120,11 +120,11 @@ def honest_gradient(made: Engine, ball: Ball, places: tuple[Images, ...], y: Lab
     return Flag(name, status, off, detail)
 
 
-def _rates(made: Engine, ball: Ball, z: Images, y: Labels) -> list[float]:
+def _rates(engine: Engine, ball: Ball, z: Images, y: Labels) -> list[float]:
     """Measured over promised growth of the margin, the median over points, for each scale."""
     with torch.enable_grad():
         point = z.detach().requires_grad_(True)
-        logits = made.model(point)
+        logits = engine.model(point)
         (grad,) = torch.autograd.grad(margin_of(logits, y).sum(), point)
     grad = grad.nan_to_num(0, 0, 0)
     direction = ball.steepest(grad)
@@ -139,24 +139,24 @@ def _rates(made: Engine, ball: Ball, z: Images, y: Labels) -> list[float]:
 
     def rate(reach: Scores) -> float:
         away = reach.view(-1, 1, 1, 1) * direction
-        up, down = (margin_of(made.verify(z + s * away, batch=len(z)), y) for s in (1, -1))
+        up, down = (margin_of(engine.verify(z + s * away, batch=len(z)), y) for s in (1, -1))
         measured = ((up - down) / (2 * reach * slope))[moves]
         return measured.nan_to_num(0, 0, 0).median().item()
 
     return [rate(tiny), rate(near), max(rate(wide), 1.0)]
 
 
-def far_attack(made: Engine, ball: Ball, x: Images, y: Labels, steps: int) -> Flag:
+def far_attack(engine: Engine, ball: Ball, x: Images, y: Labels, steps: int) -> Flag:
     """An attack with hardly any limit must change nearly every answer."""
     pixels = x[0].numel()
     least = 0.25 if ball.norm == "linf" else 0.1 * pixels ** (1 / EXPONENTS[ball.norm])
     far = Ball(ball.norm, max(8 * float(ball.radius), least))
-    result = pgd(margin(made.model, y), x, far, steps=steps, momentum=0.75)
-    share = (~misclassified(made, result.points, y)).float().mean().item()
+    result = pgd(margin(engine.model, y), x, far, steps=steps, momentum=0.75)
+    share = (~misclassified(engine, result.points, y)).float().mean().item()
     detail = f"{share:.0%} of the points survive an attack of {ball.norm} {far.radius:.3g}"
     return Flag("far-attack", grade(share, 0.1, 0.3), share, detail)
 
 
-def misclassified(made: Engine, points: Images, y: Labels) -> Tensor:
+def misclassified(engine: Engine, points: Images, y: Labels) -> Tensor:
     """Which images the model itself gives another class."""
-    return made.verify(points, batch=len(points)).argmax(1) != y
+    return engine.verify(points, batch=len(points)).argmax(1) != y

@@ -1,9 +1,9 @@
 """Protocols: which searches an evaluation runs, in which order, for how long.
 
 Paper: Croce and Hein 2020 (autoattack2020, section 5) for `standard`, `plus` and `rand`;
-       Augustin et al. 2020 (ratio2020) for the older ensemble its tables were made with.
+       Augustin et al. 2020 (ratio2020) for the older ensemble of its tables.
 Differs: below four classes the targeted DLR, below three the DLR, is replaced by the plain
-       margin, and fewer targets are tried: the notes say so. `rand` averages logits and
+       margin, and fewer targets are tried, with a note. `rand` averages logits and
        gradients over 20 evaluations. `fast` is ours: the first two searches of `standard`, the
        second with the three likeliest targets. Whatever lacks a stage of `standard` is never
        better than weak.
@@ -85,14 +85,14 @@ def stages_of(version: Version, classes: int, norm: str) -> tuple[list[Stage], l
 
 def without_gradients(stages: Sequence[Stage], norm: str) -> list[Stage]:
     """What is left of an ensemble for a model without gradients: Square."""
-    kept = [stage for stage in stages if not stage.slope]
-    if kept or norm not in SQUARE_NORMS:
-        return kept
+    remaining = [stage for stage in stages if not stage.slope]
+    if remaining or norm not in SQUARE_NORMS:
+        return remaining
     return [Stage("square", Square(QUERIES), SCORES["margin"], slope=False)]
 
 
 def transfer(surrogate: Engine, name: str) -> Stage:
-    """Points found against another model, tried on the attacked one."""
+    """Adversarial images of another model, tried on the attacked one."""
     return Stage(f"transfer-{name}", Apgd(TRANSFER_STEPS), SCORES["ce"], surrogate=surrogate)
 
 

@@ -1,4 +1,4 @@
-"""Board: what is known about every point of a data set under attack."""
+"""The state of an attack: what is known about every point of the data set."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,13 +12,13 @@ from counterlens.ball import Ball, mix, row_seeds
 from counterlens.search.fast.engine import Engine
 from counterlens.types import Images, Labels
 
-ON_DEVICE = 4 * 2**30  # bytes of images kept on the device; more stay in main memory
+ON_DEVICE = 4 * 2**30  # bytes of images stored on the device; more stay in main memory
 CLEAN = "clean"  # named as the breaker of points that need no attack
 
 
 @dataclass
-class Board:
-    """Points, their verdicts so far and the best image met for each.
+class AttackState:
+    """Points, their verdicts so far and the best image for each.
 
     Args:
         x, y: clean images and true labels; y is ignored where confidence is raised.
@@ -28,7 +28,7 @@ class Board:
         points: the misclassified (or best) image of each point, in main memory.
         broken_by: name of what broke a point, "" while it holds.
         evaluations: evaluations its item had seen when it broke.
-        nearest: smallest distance at which a misclassified point was met, ∞ if none.
+        nearest: smallest distance of a misclassified image, ∞ if none.
         finished: which points no stage has anything left to do for.
         top: best score so far, where an objective is raised rather than points broken.
     """
@@ -57,26 +57,26 @@ class Board:
         x = self.x[index.to(self.x.device)].to(device)
         return x, self.y[index].to(device)
 
-    def keep_point(self, row: int, point: Tensor) -> None:
-        """Remember an image for a row; the next save writes it."""
+    def record_point(self, row: int, point: Tensor) -> None:
+        """Record an image for a row; the next save writes it."""
         self.points[row] = point
         self.fresh.append(row)
 
 
-def new_board(
-    made: Engine, x: Images, y: Labels | None, ball: Ball, *, seed: int, batch: int
-) -> Board:
-    """The board before any attack: clean mistakes are broken already."""
-    logits = made.verify(x, batch=batch).cpu()
+def initial_state(
+    engine: Engine, x: Images, y: Labels | None, ball: Ball, *, seed: int, batch: int
+) -> AttackState:
+    """The state before any attack: points misclassified without one count as broken."""
+    logits = engine.verify(x, batch=batch).cpu()
     rows = len(x)
     labels = logits.argmax(1) if y is None else y.cpu()
     order = logits.argsort(dim=1, descending=True, stable=True)
     others = order[order != labels[:, None]].view(rows, -1)
     right = np.ones(rows, bool) if y is None else (logits.argmax(1) == labels).numpy()
     x = x if x.dtype == torch.float64 else x.float()
-    stays = x.numel() * 4 > ON_DEVICE
-    return Board(
-        x=x.cpu() if stays else x.to(made.device),
+    large = x.numel() * 4 > ON_DEVICE
+    return AttackState(
+        x=x.cpu() if large else x.to(engine.device),
         y=labels,
         ball=ball,
         seeds=mix(row_seeds(rows, seed), 0),

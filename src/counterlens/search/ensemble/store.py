@@ -1,6 +1,6 @@
 """The state of an attack on disk: written whole or not at all, read back to go on exactly.
 
-`attack.pt` holds everything but the images met, which are appended as `found-0000.npz`, … and
+`attack.pt` holds everything but the images, which are appended as `found-0000.npz`, … and
 counted in `attack.pt`; a part that is not counted was being written when the process died.
 """
 
@@ -17,16 +17,16 @@ from torch import Tensor
 
 from counterlens.errors import InputError
 from counterlens.runs import atomic
-from counterlens.search.ensemble.state import Board
+from counterlens.search.ensemble.state import AttackState
 from counterlens.search.result import networks_of
 
 
 @dataclass
 class Store:
-    """A folder that remembers one attack.
+    """A folder with the state of one attack.
 
     Args:
-        folder: where; made if absent.
+        folder: where; created if absent.
         about: settings and data that must be the same to go on.
         every: seconds between two saves.
     """
@@ -36,33 +36,33 @@ class Store:
     every: float = 30.0
     parts: int = 0
 
-    def save(self, board: Board, progress: Mapping[str, Any]) -> None:
-        """Write the images met since the last save, then the state that counts them."""
-        if board.fresh:
-            rows = np.unique(np.asarray(board.fresh, np.int64))
-            points = board.points[torch.from_numpy(rows)].numpy()
+    def save(self, attack: AttackState, progress: Mapping[str, Any]) -> None:
+        """Write the images recorded since the last save, then the state that counts them."""
+        if attack.fresh:
+            rows = np.unique(np.asarray(attack.fresh, np.int64))
+            points = attack.points[torch.from_numpy(rows)].numpy()
             name = self.folder / f"found-{self.parts:04d}.npz"
             with atomic(name) as part, part.open("wb") as out:
                 np.savez_compressed(out, rows=rows, points=points)
             self.parts += 1
-            board.fresh.clear()
+            attack.fresh.clear()
         state = {
             "about": self.about,
             "parts": self.parts,
-            "robust": torch.from_numpy(board.robust),
-            "broken_by": list(board.broken_by),
-            "evaluations": torch.from_numpy(board.evaluations),
-            "nearest": torch.from_numpy(board.nearest),
-            "top": torch.from_numpy(board.top),
-            "tallies": json.dumps(board.tallies),
-            "targets": board.targets,
+            "robust": torch.from_numpy(attack.robust),
+            "broken_by": list(attack.broken_by),
+            "evaluations": torch.from_numpy(attack.evaluations),
+            "nearest": torch.from_numpy(attack.nearest),
+            "top": torch.from_numpy(attack.top),
+            "tallies": json.dumps(attack.tallies),
+            "targets": attack.targets,
             **progress,
         }
         with atomic(self.folder / "attack.pt") as part:
             torch.save(state, part)
 
-    def load(self, board: Board) -> dict[str, Any] | None:
-        """Put the saved state on the board and return the rest of it; None if there is none."""
+    def load(self, attack: AttackState) -> dict[str, Any] | None:
+        """Restore the saved state into `attack` and return the rest of it; None without one."""
         path = self.folder / "attack.pt"
         if not path.exists():
             return None
@@ -72,17 +72,17 @@ class Store:
                 f"{self.folder} holds the state of another attack: its model, data, radius, seed "
                 "or settings differ. Resume with the same ones, or give another folder."
             )
-        board.robust = state["robust"].numpy()
-        board.broken_by = list(state["broken_by"])
-        board.evaluations = state["evaluations"].numpy()
-        board.nearest = state["nearest"].numpy()
-        board.top = state["top"].numpy()
-        board.tallies = json.loads(state["tallies"])
-        board.targets = state["targets"]
+        attack.robust = state["robust"].numpy()
+        attack.broken_by = list(state["broken_by"])
+        attack.evaluations = state["evaluations"].numpy()
+        attack.nearest = state["nearest"].numpy()
+        attack.top = state["top"].numpy()
+        attack.tallies = json.loads(state["tallies"])
+        attack.targets = state["targets"]
         self.parts = state["parts"]
         for k in range(self.parts):
             with np.load(self.folder / f"found-{k:04d}.npz") as part:
-                board.points[torch.from_numpy(part["rows"])] = torch.from_numpy(part["points"])
+                attack.points[torch.from_numpy(part["rows"])] = torch.from_numpy(part["points"])
         return state
 
 

@@ -24,10 +24,12 @@ class Replay:
     The results are those of the plain loop: the same kernels on the same numbers.
     """
 
-    def __init__(self, made: Engine) -> None:
-        self.made = made
-        plain = made.repeats > 1 or made.twin is made.model  # who knows what such a model does
-        self.records = made.device.type == "cuda" and not plain
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        plain = (
+            engine.repeats > 1 or engine.fast_copy is engine.model
+        )  # such a model may do anything
+        self.records = engine.device.type == "cuda" and not plain
         self._graph: Any = None
         self._held: State = {}
         self._shape: object = None
@@ -38,7 +40,7 @@ class Replay:
         if not self.records or steps < 3:
             return _plainly(body, state, steps)
         if self._shape != _shape(state):
-            state = body(state)  # a step that counts, and that wakes whatever is made lazily
+            state = body(state)  # a step that counts, and that runs lazy initialisation
             steps -= 1
             if not self._record(body, state):
                 return _plainly(body, state, steps)
@@ -47,7 +49,7 @@ class Replay:
                 self._held[name].copy_(tensor)
         for _ in range(steps):
             self._graph.replay()
-        counts = self.made.counts
+        counts = self.engine.counts
         for name, each in self._worth.items():
             setattr(counts, name, getattr(counts, name) + each * steps)
         return dict(self._held)
@@ -55,10 +57,10 @@ class Replay:
     def _record(self, body: Body, state: State) -> bool:
         self._graph, self._shape = None, None  # gives its memory back before more is taken
         self._held = {name: tensor.clone() for name, tensor in state.items()}
-        before = self.made.counts
-        self.made.counts = Counts()
+        before = self.engine.counts
+        self.engine.counts = Counts()
         settle()
-        torch.cuda.synchronize(self.made.device)
+        torch.cuda.synchronize(self.engine.device)
         try:
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph):
@@ -66,10 +68,10 @@ class Replay:
                     self._held[name].copy_(tensor)
         except RuntimeError as error:
             self.records = False
-            self.made.notes.append(f"steps are not recorded: {str(error).splitlines()[0][:160]}")
+            self.engine.notes.append(f"steps are not recorded: {str(error).splitlines()[0][:160]}")
             return False
         finally:
-            self._worth, self.made.counts = self.made.counts.as_dict(), before
+            self._worth, self.engine.counts = self.engine.counts.as_dict(), before
         self._graph, self._shape = graph, _shape(state)
         return True
 

@@ -1,7 +1,7 @@
-"""Engine: the only place where a search meets the model.
+"""Engine: the only place where a search calls the model.
 
 One forward and one input gradient per evaluation, weights frozen. The search may run on a fast
-twin of the model (channels last, half precision, compiled); whatever it claims is decided by
+copy of the model (channels last, half precision, compiled); whatever it claims is decided by
 `verify`, the model itself in float32.
 """
 
@@ -20,12 +20,12 @@ from counterlens.checks import check_logits
 from counterlens.errors import InputError
 from counterlens.objectives import Predict, decision_margin_of, full, margin_of
 from counterlens.search.fab import nearest_plane
-from counterlens.search.fast import prebuild as ahead
+from counterlens.search.fast import prebuild
 from counterlens.search.fast.folding import fold, lighten
 from counterlens.search.fast.fusing import can_fuse, fuse, orders
 from counterlens.search.fast.prebuild import Variant
 from counterlens.search.result import frozen, networks_of
-from counterlens.search.rule import Told
+from counterlens.search.rule import Evaluation
 from counterlens.types import Images, Labels, Logits, Scores
 
 Score = Callable[[Logits, Labels, Labels], Scores]
@@ -33,7 +33,7 @@ Score = Callable[[Logits, Labels, Labels], Scores]
 
 Precision = Literal["float32", "bf16", "fp16"]
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
-DRIFT = 0.1  # how far the twin's logits may be from the model's, relative to their spread
+DRIFT = 0.1  # how far the fast copy's logits may be from the model's, relative to their spread
 
 
 @dataclass
@@ -58,19 +58,19 @@ class Counts:
 
 @dataclass
 class Engine:
-    """A model made ready for searching; build it with `engine()`.
+    """A model prepared for searching; build it with `open_engine`.
 
     Args:
         model: decides in float32.
-        twin: what the search evaluates.
+        fast_copy: what the search evaluates.
         repeats: evaluations averaged per point, for randomised models.
-        compiling: seconds until the twin was compiled.
+        compiling: seconds until the fast copy was compiled.
         pads: fill batches up to one of a few sizes.
         differentiable: whether a gradient reaches the pixels; without it only `value` works.
     """
 
     model: Predict
-    twin: Predict
+    fast_copy: Predict
     device: torch.device
     precision: Precision = "float32"
     repeats: int = 1
@@ -95,20 +95,20 @@ class Engine:
         self.counts.odd += int((~torch.isfinite(logits)).any(1).sum())
         return logits
 
-    def value(self, score: Score, z: Images, y: Labels, target: Labels) -> Told:
+    def value(self, score: Score, z: Images, y: Labels, target: Labels) -> Evaluation:
         """Score and margin, no gradient."""
         with torch.no_grad():
-            logits = self._mean([self._twin(z) for _ in range(self.repeats)])
+            logits = self._mean([self._fast_logits(z) for _ in range(self.repeats)])
         self.counts.forwards += len(z) * self.repeats
-        return Told(score(logits, y, target), decision_margin_of(logits, y))
+        return Evaluation(score(logits, y, target), decision_margin_of(logits, y))
 
-    def slope(self, score: Score, z: Images, y: Labels, target: Labels) -> Told:
+    def slope(self, score: Score, z: Images, y: Labels, target: Labels) -> Evaluation:
         """Score, margin and input gradient."""
         logits, scores, grads = [], [], []
         for _ in range(self.repeats):
             with torch.enable_grad():
                 point = z.detach().requires_grad_(True)
-                out = self._twin(point)
+                out = self._fast_logits(point)
                 value = score(out, y, target)
                 # half precision rounds small gradients to zero, so they travel enlarged
                 (grad,) = torch.autograd.grad(self.enlarge * value.sum(), point)
@@ -119,9 +119,9 @@ class Engine:
         self.counts.forwards += len(z) * self.repeats
         self.counts.backwards += len(z) * self.repeats
         margin = decision_margin_of(self._mean(logits), y)
-        return Told(self._mean(scores), margin, self._mean(grads))
+        return Evaluation(self._mean(scores), margin, self._mean(grads))
 
-    def nearest(self, norm: Any, z: Images, y: Labels) -> Told:
+    def nearest(self, norm: Any, z: Images, y: Labels) -> Evaluation:
         """Value and gradient of the nearest linearised boundary: one backward pass per class."""
         with torch.enable_grad():
             point = z.detach().requires_grad_(True)
@@ -129,9 +129,9 @@ class Engine:
             value, grad = nearest_plane(logits, point, y, norm)
         self.counts.forwards += len(z)
         self.counts.backwards += len(z) * logits.shape[1]
-        return Told(value, decision_margin_of(logits.detach(), y), grad)
+        return Evaluation(value, decision_margin_of(logits.detach(), y), grad)
 
-    def _twin(self, z: Images) -> Logits:
+    def _fast_logits(self, z: Images) -> Logits:
         rows = len(z)
         room = _round_up(rows) if self.pads else rows
         if room > rows:
@@ -139,9 +139,9 @@ class Engine:
         z = z.contiguous(memory_format=torch.channels_last)
         half = self.precision != "float32"
         if not half:
-            return full(self.twin(z)[:rows])
+            return full(self.fast_copy(z)[:rows])
         with torch.autocast(z.device.type, _DTYPES[self.precision], cache_enabled=False):
-            return full(self.twin(z)[:rows])
+            return full(self.fast_copy(z)[:rows])
 
     @staticmethod
     def _mean(parts: list[Tensor]) -> Tensor:
@@ -149,7 +149,7 @@ class Engine:
 
 
 @contextmanager
-def engine(
+def open_engine(
     model: Predict,
     example: Images,
     *,
@@ -158,28 +158,28 @@ def engine(
     repeats: int = 1,
     later: Mapping[str, Sequence[Variant]] | None = None,
 ) -> Iterator[Engine]:
-    """Freeze a model, look at it once, and lend an `Engine` on it; the model is left as it was.
+    """Freeze a model, evaluate it once, and yield an `Engine` on it; afterwards it is as before.
 
     Args:
         example: images of the kind that will come, at least one.
         precision: of the search; None means bf16 on a GPU and float32 elsewhere.
-        compiled: let torch.compile build the twin.
+        compiled: compile the fast copy with torch.compile.
         repeats: evaluations averaged per point, for randomised models.
-        later: kernels that a search will ask for, to be built beside other work.
+        later: kernels that a search will need, to be built beside other work.
     """
     where = home(model, example)
     if precision is None:
         precision = "bf16" if where.type == "cuda" else "float32"
     if repeats == 1 and not compiled and can_fuse(where) and isinstance(model, nn.Module):
-        ahead.build(orders(model, _DTYPES.get(precision, torch.float32)))
-        ahead.build(later or {})
+        prebuild.build(orders(model, _DTYPES.get(precision, torch.float32)))
+        prebuild.build(later or {})
     with frozen(model), _deterministic():
         probe(model, example[:1].to(where))
-        made = Engine(model, model, where, repeats=repeats, pads=where.type == "cuda")
-        made.differentiable = differentiable(model, example[:1].to(where))
+        engine = Engine(model, model, where, repeats=repeats, pads=where.type == "cuda")
+        engine.differentiable = differentiable(model, example[:1].to(where))
         if repeats == 1:  # a randomised model is searched as it is
-            _speed_up(made, example[:64].to(where), precision, compiled)
-        yield made
+            _speed_up(engine, example[:64].to(where), precision, compiled)
+        yield engine
 
 
 def probe(model: Predict, example: Images) -> int:
@@ -210,7 +210,7 @@ def home(model: Predict, example: Images) -> torch.device:
 def differentiable(model: Predict, example: Images) -> bool:
     """Whether a gradient reaches the pixels of a model that answers without one."""
     try:
-        _look(model, example)
+        _logits_and_gradient(model, example)
     except torch.OutOfMemoryError:
         raise
     except Exception:  # detached outputs, NumPy, TorchScript and others each fail in their own way
@@ -218,77 +218,80 @@ def differentiable(model: Predict, example: Images) -> bool:
     return True
 
 
-def _speed_up(made: Engine, example: Images, wanted: Precision, compiled: bool) -> None:
-    """Give the engine the fastest twin whose answers are the model's."""
+def _speed_up(engine: Engine, example: Images, wanted: Precision, compiled: bool) -> None:
+    """Give the engine the fastest copy whose outputs equal the model's."""
     fallback: dict[Precision, Precision] = {"fp16": "bf16", "bf16": "float32"}
-    twin = _twin_of(made.model, example[:2])
-    if twin is None:
-        made.notes.append("no fast twin: the search runs on the model itself, in float32")
+    fast_copy = _folded_copy(engine.model, example[:2])
+    if fast_copy is None:
+        engine.notes.append("no fast copy: the search runs on the model itself, in float32")
         return
-    made.twin = twin
-    exact = made.verify(example, batch=64)
+    engine.fast_copy = fast_copy
+    exact = engine.verify(example, batch=64)
     while wanted != "float32":
-        made.precision = wanted
-        made.twin = lighten(copy.deepcopy(twin), _DTYPES[wanted])
+        engine.precision = wanted
+        engine.fast_copy = lighten(copy.deepcopy(fast_copy), _DTYPES[wanted])
         with torch.no_grad():
-            off = _off(exact, made._twin(example))
+            off = _off(exact, engine._fast_logits(example))
         if off < DRIFT:  # NaN fails this too
             break
-        made.notes.append(f"{wanted} changes the logits by {off:.2g} of their spread: not used")
+        engine.notes.append(f"{wanted} changes the logits by {off:.2g} of their spread: not used")
         wanted = fallback[wanted]
-        made.precision, made.twin = "float32", twin
+        engine.precision, engine.fast_copy = "float32", fast_copy
     if compiled:
-        made.twin = _compile(made.twin)
-    elif can_fuse(made.device):
-        _fuse(made, example[:8])
+        engine.fast_copy = _compile(engine.fast_copy)
+    elif can_fuse(engine.device):
+        _fuse(engine, example[:8])
 
 
-def _fuse(made: Engine, example: Images) -> None:
-    """Give the engine a twin with fewer passes over memory, if it answers the same."""
-    plain = made.twin
+def _fuse(engine: Engine, example: Images) -> None:
+    """Give the engine a copy with fewer passes over memory, if its outputs are the same."""
+    plain = engine.fast_copy
     assert isinstance(plain, nn.Module)
-    theirs, slope = _look(made._twin, example)
+    theirs, slope = _logits_and_gradient(engine._fast_logits, example)
     try:
-        made.twin = copy.deepcopy(plain)
-        count = fuse(made.twin)
-        ours, our_slope = _look(made._twin, example)
+        engine.fast_copy = copy.deepcopy(plain)
+        count = fuse(engine.fast_copy)
+        ours, our_slope = _logits_and_gradient(engine._fast_logits, example)
     except Exception as error:  # a kernel that cannot be built is no reason to stop
-        made.notes.append(f"no fused passes: {type(error).__name__}")
-        made.twin = plain
+        engine.notes.append(f"no fused passes: {type(error).__name__}")
+        engine.fast_copy = plain
         return
     along = torch.cosine_similarity(slope.flatten(1), our_slope.flatten(1)).median().item()
     if not count or not (_off(theirs, ours) < DRIFT and along > 1 - DRIFT):
-        made.twin = plain
+        engine.fast_copy = plain
 
 
-def _compile(twin: nn.Module) -> nn.Module:
-    """The twin compiled for batches of any size.
+def _compile(fast_copy: nn.Module) -> nn.Module:
+    """The fast copy compiled for batches of any size.
 
     Models of one class share a Python function, and dynamo stops compiling one after a few
     variants: eight models with and without gradients need more than its default.
     """
     limits = torch._dynamo.config
     limits.recompile_limit = max(limits.recompile_limit, 64)
-    fast: nn.Module = torch.compile(twin, dynamic=True)  # type: ignore[assignment]
+    fast: nn.Module = torch.compile(fast_copy, dynamic=True)  # type: ignore[assignment]
     return fast
 
 
-def _twin_of(model: Predict, example: Images) -> nn.Module | None:
+def _folded_copy(model: Predict, example: Images) -> nn.Module | None:
     """A copy with batch norms folded into convolutions, where that changes no answer."""
     if not isinstance(model, nn.Module):
         return None
     try:
-        twin = fold(copy.deepcopy(model))
-        twin = twin.to(memory_format=torch.channels_last)
+        fast_copy = fold(copy.deepcopy(model))
+        fast_copy = fast_copy.to(memory_format=torch.channels_last)
         with _exact():
-            (theirs, slope), (ours, twin_slope) = _look(model, example), _look(twin, example)
+            (theirs, slope), (ours, copy_slope) = (
+                _logits_and_gradient(model, example),
+                _logits_and_gradient(fast_copy, example),
+            )
     except Exception:  # any model that cannot be copied or traced is searched as it is
         return None
-    same = _off(theirs, ours) < 1e-3 and _off(slope, twin_slope) < 1e-2
-    return twin if same else None  # tracing loses gradients that were written by hand
+    same = _off(theirs, ours) < 1e-3 and _off(slope, copy_slope) < 1e-2
+    return fast_copy if same else None  # tracing loses gradients that were written by hand
 
 
-def _look(model: Predict, example: Images) -> tuple[Tensor, Tensor]:
+def _logits_and_gradient(model: Predict, example: Images) -> tuple[Tensor, Tensor]:
     """Logits, and the gradient of a mixture of them."""
     with torch.enable_grad():
         z = example.detach().clone().requires_grad_(True)
@@ -327,40 +330,40 @@ def _exact() -> Iterator[None]:
             torch.backends.cuda.matmul.allow_tf32 = matmul
 
 
-def warm_up(made: Engine, example: Images, batch: int) -> None:
-    """Let a compiled twin be compiled now, for batches of any size."""
+def warm_up(engine: Engine, example: Images, batch: int) -> None:
+    """Compile the fast copy now, for batches of any size."""
     for rows in (batch, max(2, batch // 2 + 1)):
-        z = example[:1].to(made.device).expand(rows, -1, -1, -1).contiguous()
-        y = torch.zeros(rows, dtype=torch.int64, device=made.device)
-        if made.differentiable:
-            made.slope(_first_margin, z, y, y)
-        made.value(_first_margin, z, y, y)
-    if made.device.type == "cuda":
-        torch.cuda.synchronize(made.device)
-    made.compiling = time.monotonic() - made.began
-    made.notes.append(f"compiled in {made.compiling:.1f} s")
-    made.counts = Counts()
+        z = example[:1].to(engine.device).expand(rows, -1, -1, -1).contiguous()
+        y = torch.zeros(rows, dtype=torch.int64, device=engine.device)
+        if engine.differentiable:
+            engine.slope(_first_margin, z, y, y)
+        engine.value(_first_margin, z, y, y)
+    if engine.device.type == "cuda":
+        torch.cuda.synchronize(engine.device)
+    engine.compiling = time.monotonic() - engine.began
+    engine.notes.append(f"compiled in {engine.compiling:.1f} s")
+    engine.counts = Counts()
 
 
 def _first_margin(logits: Logits, y: Labels, _: Labels) -> Scores:
     return margin_of(logits, y)
 
 
-def auto_batch(made: Engine, example: Images, *, most: int = 2048, share: float = 0.5) -> int:
+def auto_batch(engine: Engine, example: Images, *, most: int = 2048, share: float = 0.5) -> int:
     """A power of two that fits the device's memory with room to spare."""
-    if made.device.type != "cuda":
+    if engine.device.type != "cuda":
         pixels = example[0].numel()
         return max(8, min(128, _power_of_two(128 * 3072 // pixels)))
-    trial = example[:1].to(made.device).expand(16, -1, -1, -1).contiguous()
-    labels = torch.zeros(16, dtype=torch.int64, device=made.device)
-    torch.cuda.synchronize(made.device)
-    torch.cuda.reset_peak_memory_stats(made.device)
-    before = torch.cuda.memory_allocated(made.device)
-    (made.slope if made.differentiable else made.value)(_first_margin, trial, labels, labels)
-    torch.cuda.synchronize(made.device)
-    each = max(torch.cuda.max_memory_allocated(made.device) - before, 1) / 16
+    trial = example[:1].to(engine.device).expand(16, -1, -1, -1).contiguous()
+    labels = torch.zeros(16, dtype=torch.int64, device=engine.device)
+    torch.cuda.synchronize(engine.device)
+    torch.cuda.reset_peak_memory_stats(engine.device)
+    before = torch.cuda.memory_allocated(engine.device)
+    (engine.slope if engine.differentiable else engine.value)(_first_margin, trial, labels, labels)
+    torch.cuda.synchronize(engine.device)
+    each = max(torch.cuda.max_memory_allocated(engine.device) - before, 1) / 16
     each += 12 * example[0].numel() * 4  # the state of a search beside it
-    free, _ = torch.cuda.mem_get_info(made.device)
+    free, _ = torch.cuda.mem_get_info(engine.device)
     return min(most, _power_of_two(int(share * free / each)))
 
 

@@ -1,4 +1,4 @@
-"""A fast twin of a model: the same function with less work, then in half precision."""
+"""A fast copy of a model: the same function with less work, then in half precision."""
 
 from collections import Counter
 from collections.abc import Callable

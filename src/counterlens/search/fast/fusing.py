@@ -77,7 +77,7 @@ def _launch(name: str, tensors: tuple[Tensor, ...], adds: bool, silu: bool) -> N
 
 
 def orders(model: nn.Module, dtype: torch.dtype) -> dict[str, list[Variant]]:
-    """The kernels that fusing will ask for, for `ahead.build`.
+    """The kernels that fusing will need, for `prebuild.build`.
 
     A guess: counts and channels are taken to be multiples of 16, which Triton builds for.
     """
@@ -110,7 +110,7 @@ def _fuse(part: fx.GraphModule) -> int:
         bias, layer.bias = layer.bias, None
         assert isinstance(bias, Tensor)
         if isinstance(conv, Exact):
-            conv.dtype = None  # stays float32 until the sum is made
+            conv.dtype = None  # stays float32 until the sum is computed
         silu = isinstance(modules[node.target], nn.SiLU)
         name = f"fused_{count}"
         part.add_submodule(name, Fused(bias, silu, dtype))

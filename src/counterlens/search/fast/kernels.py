@@ -3,9 +3,9 @@
 """Triton kernels of `fusing` and of the square attack; importing this module needs Triton.
 
 Pictures are stored channels last, so the channel of an element is its place modulo the number of
-channels. Sums are made in float32 whatever the storage. Whether something is added is told at run
-time, by how many of its elements are (all or none): a kernel built for each case would lengthen
-the first call of a process.
+channels. Sums are computed in float32 whatever the storage. Whether something is added is decided
+at run time, by how many of its elements are (all or none): a kernel built for each case would
+lengthen the first call of a process.
 """
 
 import triton
@@ -112,7 +112,7 @@ def move_mass(
 ):
     """One proposal of the square attack in l2, a whole picture (channels, pixels) per program.
 
-    The same steps as `square._draw` and `square._propose_l2`, which say what they mean.
+    The same steps as `square._draw` and `square._propose_l2`, which explain them.
     """
     picture = tl.program_id(0).to(tl.int64)
     channel = tl.arange(0, ROWS)[:, None]
@@ -129,7 +129,7 @@ def move_mass(
     side = tl.load(sizes + level)
     high, wide = pixels // width - side + 1, width - side + 1
     seed = tl.load(seeds + picture) + step * STRIDE
-    one = seed + GOLDEN  # each further number drawn is one more of these away
+    one = seed + GOLDEN  # each next number drawn is one more of these away
     two = one + GOLDEN
     three = two + GOLDEN
     four = three + GOLDEN

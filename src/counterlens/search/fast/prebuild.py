@@ -1,8 +1,8 @@
 """Kernels built beside other work.
 
 The first call of a process has to wake Triton and to build a handful of kernels, which takes
-longer than looking at the model does. Threads do it meanwhile. They only build: loading or
-launching would spoil a step recorded at the same time (`replay`). Whatever fails here fails
+longer than the first evaluation of the model. Threads do it meanwhile. They only build: loading or
+launching would spoil a step recorded at the same time (`cuda_graph`). Whatever fails here fails
 silently and is built again when it is first used, as if this module did not exist.
 """
 
@@ -24,7 +24,7 @@ _awake: list[Future[None]] = []
 def build(orders: Mapping[str, Sequence[Variant]]) -> None:
     """Begin to build kernels, for each name the variants that were not ordered before.
 
-    Those of one call are built together, after those of earlier calls; those of one name are
+    Those of one call are built in parallel, after those of earlier calls; those of one name are
     built one after the other, since two threads in one kernel would do work twice.
     """
     new = {
@@ -67,7 +67,7 @@ def _wake_driver() -> None:
 
 
 def _hash_compiler() -> None:
-    """Triton reads itself once per process to name what it builds; the result is kept."""
+    """Triton reads itself once per process to name what it builds; the result is cached."""
     from triton.runtime.cache import triton_key  # type: ignore[import-untyped,unused-ignore]
 
     triton_key()

@@ -31,7 +31,7 @@ from counterlens.label_spaces.matching import ALIASES
 from counterlens.runs import Run, write_json
 from counterlens.scale import Columns, Work, map_shards, shards
 from counterlens.search import frozen
-from counterlens.search.adam import Look
+from counterlens.search.adam import Iterate
 from counterlens.types import Images, Labels, Logits, Probs
 from counterlens.workflows._shared.batches import in_parts
 from counterlens.workflows._shared.result import save
@@ -335,7 +335,7 @@ def _make(
     kept: Kept,
     say: Say,
 ) -> None:
-    def told(k: int, now: Look) -> None:
+    def told(k: int, now: Iterate) -> None:
         if k % 5 == 0 or k == settings.updates:
             say(f"  update {k} of {settings.updates}: mean score {now.judged.mean().item():.3f}")
             preview = images.tile([x.detach().cpu() for x in now.points[:16]], columns=8)

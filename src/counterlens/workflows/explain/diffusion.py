@@ -37,7 +37,7 @@ from counterlens.generators.diffusion.recompute import Kept
 from counterlens.metrics.generation import psnr
 from counterlens.runs import Number, Run, read_json, write_json
 from counterlens.search import frozen
-from counterlens.search.adam import Look
+from counterlens.search.adam import Iterate
 from counterlens.types import Scores
 from counterlens.workflows._shared.batches import in_parts
 from counterlens.workflows._shared.generate import seed_of
@@ -234,7 +234,7 @@ def _make(
     """The counterfactuals of one guide for some cases, as files."""
     updates = settings.chain.updates
 
-    def told(k: int, now: Look) -> None:
+    def told(k: int, now: Iterate) -> None:
         job.say(f"  {bar(k, updates)} {guide.name}: update {k} of {updates}, "
                 f"mean score {now.judged.mean().item():.3f}")  # fmt: skip
         shown = [x.detach().cpu() for x in now.points[:16]]

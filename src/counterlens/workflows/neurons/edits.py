@@ -38,7 +38,7 @@ from counterlens.metrics.intervals.closed_form import mean_interval
 from counterlens.models.parts import features
 from counterlens.runs import Number, Run
 from counterlens.search import frozen
-from counterlens.search.adam import Look
+from counterlens.search.adam import Iterate
 from counterlens.types import Images, Labels, Probs, Scores
 from counterlens.workflows._shared.batches import in_parts
 from counterlens.workflows._shared.generate import reread, seed_of
@@ -177,7 +177,7 @@ def _edit(
 ) -> Images:  # fmt: skip
     updates = job.settings.chain.updates
 
-    def told(k: int, now: Look) -> None:
+    def told(k: int, now: Iterate) -> None:
         if k % 5 == 0 or k == updates:
             job.say(f"  update {k} of {updates}: mean score {now.judged.mean().item():.3f}")
 
