@@ -42,7 +42,7 @@ from unittest import mock
 import torch
 
 from counterlens.classifier import Classifier, pick_device
-from counterlens.fit import Player, fit
+from counterlens.fit import Trainable, fit
 from counterlens.models.nets import resnets as nets
 from counterlens.types import Preprocess
 from counterlens.workflows.train import recipes
@@ -82,7 +82,7 @@ def measure(settings: dict, device: torch.device) -> dict[str, float]:
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9, nesterov=True)
     with tempfile.TemporaryDirectory() as folder:
         fit(
-            Player(net, bind(settings, near, far, generator), optimizer),
+            Trainable(net, bind(settings, near, far, generator), optimizer),
             batches,
             plan=make_plan(settings, UPDATES, UPDATES, 0, cuda, None),
             folder=Path(folder),

@@ -19,7 +19,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from counterlens.classifier import pick_device
-from counterlens.fit import Plan, Player, fit
+from counterlens.fit import Plan, Trainable, fit
 from counterlens.generators.cgn.stacked import arrange
 from counterlens.models.nets import vgg
 from counterlens.models.nets.digit_net import DigitNet
@@ -99,11 +99,11 @@ def timed(case: Case, full: vgg.VGG16, device: torch.device, steps: int) -> tupl
         [layer.bias.detach().clone() for layer in full.convs],
     ).to(device, fixed)
 
-    def sides(stack: int) -> list[Player]:
+    def sides(stack: int) -> list[Trainable]:
         if case.kind == "classifier":
             net = DigitNet(stack=stack).to(device)
             arrange(net, case.form)
-            return [Player(net, nll_terms, torch.optim.Adadelta(net.parameters(), lr=1.0))]
+            return [Trainable(net, nll_terms, torch.optim.Adadelta(net.parameters(), lr=1.0))]
         pair = players.nets(kind, settings, range(stack), x, ours)
         used = features if kind == "cgn" else None
         known = players.known_grams(x, settings, used)
@@ -135,7 +135,7 @@ def timed(case: Case, full: vgg.VGG16, device: torch.device, steps: int) -> tupl
     with tempfile.TemporaryDirectory() as folder:
         progress, _ = fit(
             sides(case.stack), drawn(case.stack), plan=plan, folder=Path(folder),
-            generator=generator, say=lambda line: print(line) if "graph" in line else None,
+            generator=generator, log=lambda line: print(line) if "graph" in line else None,
         )  # fmt: skip
     rates = [row["images_per_second"] for row in progress.rows[1:]]
     ms = sum(1e3 * batch / rate for rate in rates) / len(rates)

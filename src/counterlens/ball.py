@@ -163,8 +163,8 @@ def _shrink(delta: Images, room: Images, radius: Tensor, norm: Norm) -> Images:
         too_long = _size(sizes(middle), exponent) > radius
         low = torch.where(too_long, middle, low)
         high = torch.where(too_long, high, middle)
-    found = torch.where(outside, high, torch.zeros_like(high))
-    return torch.where(radius > 0, sizes(found), torch.zeros_like(size))
+    solution = torch.where(outside, high, torch.zeros_like(high))
+    return torch.where(radius > 0, sizes(solution), torch.zeros_like(size))
 
 
 def row_seeds(
@@ -208,8 +208,8 @@ def unit(bits: Int[Tensor, "*any"], like: Tensor) -> Float[Tensor, "*any"]:
     digits = (
         52 if like.dtype == torch.float64 else 23
     )  # so that + 0.5 is exact, 0 and 1 never drawn
-    kept = (bits >> (64 - digits)) & ((1 << digits) - 1)
-    return (kept.to(like.dtype) + 0.5) * 2.0**-digits
+    top_bits = (bits >> (64 - digits)) & ((1 << digits) - 1)
+    return (top_bits.to(like.dtype) + 0.5) * 2.0**-digits
 
 
 def normal(

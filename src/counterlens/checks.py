@@ -1,4 +1,4 @@
-"""The doors: what a public function accepts, said once and clearly."""
+"""Checks of what public functions accept, each with one clear message."""
 
 import torch
 from torch import Tensor

@@ -29,10 +29,10 @@ class Classifier(nn.Module):
         classes: names in the order of the logits, or how many there are.
         mean, std: one number per channel, on the scale of [0, 1] pixels. Without them the network
             gets the pixels in [0, 1].
-        preprocess: how pictures are made to fit, in full; or
+        preprocess: how pictures are prepared, in full; or
         size: only the size of the input, one side or (height, width).
         name: what reports call it; the type of the network unless given.
-        card: further facts about the model.
+        card: other facts about the model.
     """
 
     mean: Tensor
@@ -87,7 +87,7 @@ class TwoLogits(nn.Module):
 
 
 class Function(nn.Module):
-    """A function of images as a module; of a method, the module it belongs to is kept as a part."""
+    """A function of images as a module; the owner of a method becomes a submodule."""
 
     def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
@@ -176,7 +176,7 @@ def _one_logit(net: nn.Module, shape: tuple[int, ...]) -> bool:
         with torch.no_grad():
             out = net(torch.zeros((2, *shape), device=like.device, dtype=like.dtype))
         return (out if isinstance(out, Tensor) else unwrap(out)).shape in ((2,), (2, 1))
-    except Exception:  # said in full by whoever uses the classifier
+    except Exception:  # reported in full when the classifier is used
         return False
     finally:
         for module, training in modes:

@@ -51,7 +51,7 @@ def decision_margin_of(logits: Logits, label: Labels) -> Scores:
     """The margin, above 0 exactly where arg-max is another class.
 
     At a tie arg-max takes the first of the tied classes, and so does every accuracy; the margin
-    alone is 0 there and does not say whether the image is misclassified.
+    alone is 0 there and does not show whether the image is misclassified.
     """
     margin = margin_of(logits, label)
     lost_tie = (margin == 0) & (full(logits).argmax(1) != label)

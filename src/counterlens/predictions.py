@@ -1,7 +1,7 @@
 """One pass over the data: pictures in, logits out; every metric is a function of them.
 
 Pictures are decoded in worker processes, travel as uint8 and become float on the device. The
-order is kept. What does not fit into memory is tried again in smaller pieces.
+order is preserved. What does not fit into memory is tried again in smaller pieces.
 """
 
 import math
@@ -31,17 +31,17 @@ from counterlens.types import Labels, Logits, Preprocess
 
 Auto = Literal["auto"]
 Show = Callable[[int], None]
-"""Told how many pictures are done."""
+"""Callback that takes the number of pictures done."""
 LARGE = 2 * 2**30  # logits above this many bytes live in a file
 _PATIENCE = 10.0  # seconds to the first progress line when nobody watches a terminal
 
 
 @dataclass(frozen=True)
 class Predictions:
-    """What a classifier said about a set of pictures, in the order of the set.
+    """The logits of a classifier on a set of pictures, in the order of the set.
 
     Args:
-        logits: float32 on the CPU; memory-mapped when large or when a file was asked for.
+        logits: float32 on the CPU; memory-mapped when large or when a file was given.
         labels: true classes as the set numbers them, −1 where unknown.
         ids: of the pictures.
         broken: pictures that could not be read, as (id, why); they have no row.
@@ -68,11 +68,11 @@ def predict(
     out: Path | None = None,
     skip_broken: bool = False,
 ) -> Predictions:
-    """Run a classifier over a set of pictures once and keep the logits.
+    """Run a classifier over a set of pictures once and return the logits.
 
     Args:
         classifier: moved to `device` if one is given; its mode is put back afterwards.
-        images: the set; each picture is made to fit `classifier.preprocess`.
+        images: the set; each picture is prepared by `classifier.preprocess`.
         batch: pictures per step; "auto" chooses by picture size and device. A step that does not
             fit into memory is halved until it does.
         workers: processes that decode; "auto" starts none where reading is quick.
@@ -81,7 +81,7 @@ def predict(
             in float32.
         progress: a bar with rate and remaining time on standard error, or a line now and then
             where that is no terminal.
-        out: .npy file to keep the logits in, written whole or not at all.
+        out: .npy file for the logits, written whole or not at all.
         skip_broken: leave out pictures that cannot be read instead of stopping at the first.
     """
     if not len(images):
@@ -97,24 +97,24 @@ def predict(
         stack.enter_context(eval_mode(classifier))
         sink = stack.enter_context(_sink(len(images), len(classifier.classes), out))
         show = stack.enter_context(_progress(images.name, len(images), progress))
-        kept: list[int] = []
+        rows_read: list[int] = []
         broken: list[tuple[str, str]] = []
         for rows, logits in runner.over(_loader(source, workers, place), images, broken):
             if broken and not skip_broken:
                 raise InputError(_one_line(*broken[0]))
-            sink[len(kept) : len(kept) + len(rows)] = logits
-            kept.extend(rows)
-            show(len(kept) + len(broken))
-        if not kept:
+            sink[len(rows_read) : len(rows_read) + len(rows)] = logits
+            rows_read.extend(rows)
+            show(len(rows_read) + len(broken))
+        if not rows_read:
             raise InputError(f"none of the {len(images)} pictures of {images.name} can be read.")
-        nonfinite = _nonfinite(sink[: len(kept)])
-        found = sink[: len(kept)]
+        nonfinite = _nonfinite(sink[: len(rows_read)])
+        stored = sink[: len(rows_read)]
     if out is not None:
-        found = _reopen(out, len(kept))
+        stored = _reopen(out, len(rows_read))
     return Predictions(
-        torch.from_numpy(found),
-        torch.from_numpy(np.asarray(images.labels, dtype=np.int64)[kept]),
-        tuple(images.ids[i] for i in kept),
+        torch.from_numpy(stored),
+        torch.from_numpy(np.asarray(images.labels, dtype=np.int64)[rows_read]),
+        tuple(images.ids[i] for i in rows_read),
         tuple(broken),
         nonfinite,
     )
@@ -157,15 +157,15 @@ class _Batches(Dataset[_Loaded]):
         if self.array is not None:
             part = np.ascontiguousarray(self.array[rows[0] : rows[-1] + 1])
             return _Loaded(rows, torch.from_numpy(part).permute(0, 3, 1, 2), [])
-        pictures, kept, broken = [], [], []
+        pictures, rows_read, broken = [], [], []
         for i in rows:
             try:
                 pictures.append(self.picture(i))
-                kept.append(i)
+                rows_read.append(i)
             except (InputError, OSError) as error:
                 broken.append((i, str(error)))
         stack = torch.from_numpy(np.stack(pictures)) if pictures else None
-        return _Loaded(kept, stack, broken)
+        return _Loaded(rows_read, stack, broken)
 
 
 def _whole_array(
@@ -208,7 +208,7 @@ def _worker_count(source: _Batches, place: torch.device) -> int:
         try:
             source.picture(i)
         except (InputError, OSError):
-            continue  # told in its turn
+            continue  # reported when its batch is read
     if (time.perf_counter() - started) / len(tries) * n < 3.0:
         return 0
     cores = (
@@ -315,7 +315,7 @@ def eval_mode(classifier: Classifier) -> Iterator[None]:
 
 @contextmanager
 def _sink(n: int, classes: int, out: Path | None) -> Iterator[np.ndarray]:
-    """Where logits go: memory, a nameless file where they are large, or the file asked for."""
+    """Where logits go: memory, a nameless file where they are large, or the given file."""
     shape = (n, classes)
     if out is None and n * classes * 4 <= LARGE:
         yield np.empty(shape, np.float32)
@@ -396,16 +396,16 @@ def _bar(name: str, total: int) -> Iterator[Show]:
 
 
 def _lines(name: str, total: int, clock: Callable[[], float]) -> Show:
-    """Say something after ten seconds, then ever more rarely, at least every five minutes."""
-    started = said = clock()
+    """Print a line after ten seconds, then ever more rarely, at least every five minutes."""
+    started = reported = clock()
     wait = _PATIENCE
 
     def show(done: int) -> None:
-        nonlocal said, wait
+        nonlocal reported, wait
         now = clock()
-        if now - said < wait or not done:
+        if now - reported < wait or not done:
             return
-        said, wait = now, min(2 * wait, 30 * _PATIENCE)
+        reported, wait = now, min(2 * wait, 30 * _PATIENCE)
         rate = done / (now - started)
         left = (total - done) / rate
         print(

@@ -121,7 +121,7 @@ def _on_ray(
             f"≤ {most} workers"
         )
         for shard, columns in _stream(ray, make, todo, most, each):
-            if waiting.pop(shard.index, None) is not None:  # done twice is kept once
+            if waiting.pop(shard.index, None) is not None:  # done twice is returned once
                 yield shard, columns
         if waiting:
             raise RuntimeError(f"Ray lost {len(waiting)} of {len(todo)} shards")
@@ -135,14 +135,14 @@ def _stream(
 ) -> Iterator[tuple[Shard, Columns]]:
     """Ray Data over the list of shards; actors build the work once and keep it.
 
-    Ray Data restarts actors that die and repeats their tasks without being asked.
+    Ray Data restarts actors that die and repeats their tasks by itself.
     """
     import pyarrow as pa
 
-    def build(items: Any) -> Any:  # a class made here pickles by value, as Ray needs it
+    def build(items: Any) -> Any:  # a class defined here pickles by value, as Ray needs it
         class Worker:
-            def __init__(self, made: Callable[[], Work]) -> None:
-                self.work = made()
+            def __init__(self, make: Callable[[], Work]) -> None:
+                self.work = make()
 
             def __call__(self, batch: Any) -> Any:
                 rows = batch.to_pylist()
@@ -175,7 +175,7 @@ def _stream(
 
 
 def to_arrow(columns: Columns, **constants: int) -> Any:
-    """Columns as an Arrow table, with further columns of one value."""
+    """Columns as an Arrow table, with additional columns of one value."""
     import pyarrow as pa
 
     length = len(next(iter(columns.values())))

@@ -1,4 +1,4 @@
-"""The twin that a training attack sees, against the network itself.
+"""The folded copy that a training attack evaluates, against the network itself.
 
 Oracles: convolution and norm written out in float64, the network in evaluation mode, the same
 training without folding.
@@ -15,8 +15,8 @@ from torch import nn
 
 from counterlens.ball import Ball
 from counterlens.classifier import Classifier
-from counterlens.fit import Mixed, Plan, Player, fit
-from counterlens.fit.folded import Folded, refresh, twin_of
+from counterlens.fit import Mixed, Plan, Trainable, fit
+from counterlens.fit.folded import Folded, folded_copy, refresh
 from counterlens.losses import Attack, ratio_terms
 from counterlens.models.nets import resnets as nets
 from counterlens.search import frozen
@@ -53,9 +53,9 @@ def pictures(count: int, seed: int = 0) -> torch.Tensor:
     return torch.rand(count, 3, 16, 16, generator=torch.Generator().manual_seed(seed))
 
 
-def parts(twin: nn.Module | None) -> list[Folded]:
-    assert twin is not None
-    return [part for part in twin.modules() if isinstance(part, Folded)]
+def parts(folded: nn.Module | None) -> list[Folded]:
+    assert folded is not None
+    return [part for part in folded.modules() if isinstance(part, Folded)]
 
 
 @given(
@@ -81,12 +81,12 @@ def test_a_folded_pair_is_convolution_and_norm_by_formula(stride, groups, bias, 
 
 
 @pytest.mark.parametrize(("architecture", "count"), FOLDED)
-def test_in_evaluation_mode_the_twin_answers_like_the_network(architecture, count):
+def test_in_evaluation_mode_the_folded_copy_answers_like_the_network(architecture, count):
     net = classifier(architecture)
     fast = Mixed(net, "fp32", folds=True)
     x = pictures(3)
     with frozen(fast):
-        assert len(parts(fast.twin)) == count
+        assert len(parts(fast.folded)) == count
         torch.testing.assert_close(fast(x), net(x), rtol=1e-4, atol=1e-4)
     assert torch.equal(fast(x), copy.deepcopy(net)(x))  # training mode is the network's own
 
@@ -119,14 +119,16 @@ def test_evaluation_begins_with_the_weights_and_statistics_of_now():
 
 
 @pytest.mark.parametrize(("architecture", "count"), FOLDED)
-def test_an_attack_through_the_twin_finds_the_same_points_and_changes_nothing(architecture, count):
+def test_an_attack_through_the_folded_copy_finds_the_same_points_and_changes_nothing(
+    architecture, count
+):
     net = classifier(architecture)
     fast = Mixed(net, "fp32", folds=True)
     x, y = pictures(6), torch.arange(6) % 4
     attack = Attack(Ball("l2", 0.5), ((0, 5),))
     kept = {key: value.clone() for key, value in net.state_dict().items()}
     found = attack.near(fast, x, y, 0)
-    assert len(parts(fast.twin)) == count
+    assert len(parts(fast.folded)) == count
     assert (found - x).flatten(1).norm(dim=1).min() > 0.05
     torch.testing.assert_close(found, attack.near(net, x, y, 0), rtol=0, atol=1e-3)
     assert all(torch.equal(kept[key], value) for key, value in net.state_dict().items())
@@ -134,21 +136,21 @@ def test_an_attack_through_the_twin_finds_the_same_points_and_changes_nothing(ar
     assert fast.training and net.training
 
 
-def test_the_twin_stays_in_evaluation_mode_and_shares_every_weight():
+def test_the_folded_copy_stays_in_evaluation_mode_and_shares_every_weight():
     net = classifier({"kind": "wideresnet", "depth": 10, "width": 1})
     fast = Mixed(net, "fp32", folds=True)
     fast.eval()
     fast.train()  # as the attack of TRADES does
-    assert fast.twin is not None
-    assert not any(part.training for part in fast.twin.modules())
+    assert fast.folded is not None
+    assert not any(part.training for part in fast.folded.modules())
     assert net.training and all(part.training for part in net.modules())
-    assert {id(w) for w in fast.twin.parameters()} == {id(w) for w in net.parameters()}
+    assert {id(w) for w in fast.folded.parameters()} == {id(w) for w in net.parameters()}
 
 
-def test_without_evaluation_no_twin_is_made():
+def test_without_evaluation_no_copy_is_folded():
     fast = Mixed(classifier(SMALL), "fp32", folds=True)
     fast(pictures(2))
-    assert fast.twin is None
+    assert fast.folded is None
 
 
 class Odd(nn.Conv2d):
@@ -174,13 +176,13 @@ def special(kind: str) -> nn.Module:
 def test_layers_that_do_more_than_their_class_says_stay_as_they_are(kind):
     torch.manual_seed(0)
     net = special(kind).eval()
-    twin = twin_of(net, torch.float32)
-    assert twin is not None
-    refresh(twin)
-    assert not parts(twin)
+    folded = folded_copy(net, torch.float32)
+    assert folded is not None
+    refresh(folded)
+    assert not parts(folded)
     with torch.no_grad():
-        net[0].bias.add_(0.1)  # shared: the twin follows without being told
-    torch.testing.assert_close(twin(pictures(2)), net(pictures(2)))
+        net[0].bias.add_(0.1)  # shared: the folded copy follows by itself
+    torch.testing.assert_close(folded(pictures(2)), net(pictures(2)))
 
 
 @pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated:FutureWarning")
@@ -190,7 +192,7 @@ def test_a_network_that_cannot_be_copied_is_looked_at_itself():
     fast = Mixed(net, "fp32", folds=True)
     with frozen(fast):
         assert torch.equal(fast(pictures(2)), net(pictures(2)))
-    assert fast.twin is None and not fast.folds
+    assert fast.folded is None and not fast.folds
 
 
 def ratio_losses(folder, device: str = "cpu", **options) -> list[float]:
@@ -209,13 +211,13 @@ def ratio_losses(folder, device: str = "cpu", **options) -> list[float]:
     plan = Plan(steps=12, per_epoch=1, log_every=1, schedule="constant", **options)
     lines: list[str] = []
     progress, _ = fit(
-        Player(net, loss, optimizer),
+        Trainable(net, loss, optimizer),
         batches,
         plan=plan,
         folder=folder,
         generator=generator,
         phase=near.steps,
-        say=lines.append,
+        log=lines.append,
     )
     assert len(lines) == 12  # one per epoch, and none that gives up a graph
     return [row["loss.in"] + row["loss.out"] for row in progress.rows]
@@ -227,9 +229,9 @@ def test_a_training_that_folds_is_the_same_training(tmp_path, monkeypatch):
     folds = ratio_losses(tmp_path / "folds", compile=True)
     assert plain == pytest.approx(folds, rel=1e-3)
 
-    fresh = []  # a twin that is never brought up to date would be noticed
+    fresh = []  # a folded copy that is never refreshed would be noticed
     monkeypatch.setattr(
-        "counterlens.fit.update.refresh", lambda twin: fresh or fresh.append(refresh(twin))
+        "counterlens.fit.update.refresh", lambda folded: fresh or fresh.append(refresh(folded))
     )
     stale = ratio_losses(tmp_path / "stale", compile=True)
     assert plain != pytest.approx(stale, rel=1e-3)

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from counterlens.errors import InputError, TrainingFailed
-from counterlens.fit import Average, Mixed, Plan, Player, fit
+from counterlens.fit import Average, Mixed, Plan, Trainable, fit
 from counterlens.fit.loop import update_seed
 
 
@@ -28,11 +28,11 @@ def loss(net, batch, step):
     return {"in": nn.functional.cross_entropy(net(batch["x"]), batch["y"])}
 
 
-def player(net: nn.Module) -> Player:
+def trainable(net: nn.Module) -> Trainable:
     optimizer = torch.optim.SGD(
         net.parameters(), lr=0.2, momentum=0.9, nesterov=True, weight_decay=1e-3
     )
-    return Player(net, loss, optimizer)
+    return Trainable(net, loss, optimizer)
 
 
 def make_batches(generator: torch.Generator):
@@ -50,7 +50,7 @@ def train(folder: Path, plan: Plan = PLAN, **extra):
     generator = torch.Generator()
     net = network()
     batches = extra.pop("batches", None) or make_batches(generator)
-    return fit(player(net), batches, plan=plan, folder=folder, generator=generator, **extra)
+    return fit(trainable(net), batches, plan=plan, folder=folder, generator=generator, **extra)
 
 
 class Killed(Exception):
@@ -75,7 +75,7 @@ def test_a_run_killed_anywhere_continues_to_the_same_bits(tmp_path, at):
     generator = torch.Generator()
     with pytest.raises(Killed):
         fit(
-            player(network()),
+            trainable(network()),
             killing(generator, at),
             plan=plan,
             folder=tmp_path / "cut",
@@ -177,7 +177,7 @@ def test_a_term_that_is_no_number_stops_with_step_term_and_last_checkpoint(tmp_p
     plan = Plan(steps=12, per_epoch=3, log_every=4, checkpoint_minutes=0.0)
     with pytest.raises(TrainingFailed, match=r"'out' is nan at update 7 .*update 6: .*checkpoint"):
         fit(
-            Player(net, bad, torch.optim.SGD(net.parameters(), lr=0.1)),
+            Trainable(net, bad, torch.optim.SGD(net.parameters(), lr=0.1)),
             make_batches(torch.Generator().manual_seed(0)),
             plan=plan,
             folder=tmp_path,
@@ -222,11 +222,11 @@ def test_the_best_judged_weights_are_kept_if_asked(tmp_path):
 
 def test_two_players_each_follow_their_own_loss(tmp_path):
     first, second = network(), network()
-    flat = Player(second, lambda n, b, s: {"size": n(b["x"]).square().mean()}, None)
-    flat = Player(second, flat.loss, torch.optim.SGD(second.parameters(), lr=0.05))
+    flat = Trainable(second, lambda n, b, s: {"size": n(b["x"]).square().mean()}, None)
+    flat = Trainable(second, flat.loss, torch.optim.SGD(second.parameters(), lr=0.05))
     plan = Plan(steps=20, per_epoch=10)
     progress, nets = fit(
-        [player(first), flat],
+        [trainable(first), flat],
         make_batches(torch.Generator().manual_seed(0)),
         plan=plan,
         folder=tmp_path,

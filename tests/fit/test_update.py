@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from counterlens.fit import Plan, Player
+from counterlens.fit import Plan, Trainable
 from counterlens.fit.update import WARM_UP, Update
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -47,11 +47,11 @@ def capturing(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     torch.compiler.set_stance("default")
 
 
-def update_of(loss: object, said: list[str], *, compiled: bool) -> Update:
+def update_of(loss: object, logged: list[str], *, compiled: bool) -> Update:
     net = nn.Linear(3, 1)
-    player = Player(net, loss, torch.optim.SGD(net.parameters(), lr=0.0))
+    trainable = Trainable(net, loss, torch.optim.SGD(net.parameters(), lr=0.0))
     made = Update(
-        player, Plan(9, 3, compile=compiled, graph=True), None, lambda step: 0, said.append
+        trainable, Plan(9, 3, compile=compiled, graph=True), None, lambda step: 0, logged.append
     )
     made.graphed = True  # as on a GPU
     return made
@@ -70,14 +70,14 @@ def test_warm_up_and_capture_see_the_same_memory(capturing: list[bool]):
         seen.append((capturing[0], x.data_ptr(), x.stride(), x[0, 0].item()))
         return {"one": net(x).mean()}
 
-    said: list[str] = []
-    update = update_of(loss, said, compiled=False)
+    logged: list[str] = []
+    update = update_of(loss, logged, compiled=False)
     for step in range(WARM_UP + 3):
         update(strided(step), step)
     assert [row[0] for row in seen] == [False] * WARM_UP + [True]
     assert len({row[1:3] for row in seen}) == 1  # one address, one layout
     assert [row[3] for row in seen] == list(range(WARM_UP + 1))  # and the values of each update
-    assert Graph.replays == 3 and not said
+    assert Graph.replays == 3 and not logged
 
 
 def compiling(monkeypatch: pytest.MonkeyPatch, backend: object) -> None:
@@ -96,13 +96,13 @@ def test_nothing_is_compiled_in_a_capture(capturing: list[bool], monkeypatch: py
         return graph.forward
 
     compiling(monkeypatch, backend)
-    said: list[str] = []
+    logged: list[str] = []
     update = update_of(
-        lambda net, batch, step: {"one": net(batch["x"]).square().mean()}, said, compiled=True
+        lambda net, batch, step: {"one": net(batch["x"]).square().mean()}, logged, compiled=True
     )
     for step in range(WARM_UP + 2):
         update(strided(step), step)
-    assert compiled_inside == [False] and Graph.replays == 2 and not said
+    assert compiled_inside == [False] and Graph.replays == 2 and not logged
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -117,15 +117,17 @@ def test_a_capture_that_fails_is_tried_again_without_compiled_code(
             x = x[:2]  # what the compiler has not seen
         return {"one": net(x).mean()}
 
-    said: list[str] = []
-    update = update_of(loss, said, compiled=True)
+    logged: list[str] = []
+    update = update_of(loss, logged, compiled=True)
     for step in range(2 * WARM_UP + 3):
         update(strided(step), step)
-    assert len(said) == 1 and said[0].startswith("no CUDA graph of compiled code, so without it:")
-    assert "recompil" in said[0] and update.graphed and Graph.replays == 3
+    assert len(logged) == 1 and logged[0].startswith(
+        "no CUDA graph of compiled code, so without it:"
+    )
+    assert "recompil" in logged[0] and update.graphed and Graph.replays == 3
 
 
-def test_without_any_graph_the_first_cause_is_said(capturing: list[bool]):
+def test_without_any_graph_the_first_cause_is_logged(capturing: list[bool]):
     def loss(net: nn.Module, batch: dict[str, Tensor], step: int) -> dict[str, Tensor]:
         if capturing[0]:
             try:
@@ -134,9 +136,9 @@ def test_without_any_graph_the_first_cause_is_said(capturing: list[bool]):
                 raise RuntimeError("operation failed due to a previous error during capture")
         return {"one": net(batch["x"]).mean()}
 
-    said: list[str] = []
-    update = update_of(loss, said, compiled=False)
+    logged: list[str] = []
+    update = update_of(loss, logged, compiled=False)
     for step in range(WARM_UP + 2):
         update(strided(step), step)
-    assert said == ["no CUDA graph, a little slower: a copy from pageable memory"]
+    assert logged == ["no CUDA graph, a little slower: a copy from pageable memory"]
     assert not update.graphed and Graph.replays == 0

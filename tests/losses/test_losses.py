@@ -167,12 +167,12 @@ def test_attacks_of_equal_steps_searched_together_find_what_each_finds_alone(bat
     near = Attack(Ball("l2", 0.5), ((0, 3), (10, 4)), 0.2, raises=raises)
     calls = []
     net.register_forward_hook(lambda module, args, _: calls.append(len(args[0])))
-    joint = inner.together(near, FAR, net, x, batch["y"], out, 0)
+    joint = inner.attack_both(near, FAR, net, x, batch["y"], out, 0)
     assert calls == [12] * 4  # three steps and a last look, all rows at once
     torch.testing.assert_close(joint[0], near.near(net, x, batch["y"], 0))
     torch.testing.assert_close(joint[1], FAR.far(net, out, 0))
     calls.clear()
-    inner.together(near, FAR, net, x, batch["y"], out, 10)
+    inner.attack_both(near, FAR, net, x, batch["y"], out, 10)
     assert set(calls) == {6}  # other steps, so apart
 
 
@@ -234,13 +234,13 @@ def the_out_term_follows_its_weight(batch: dict[str, Tensor]) -> None:
 def no_gradient_flows_through_the_attack(batch: dict[str, Tensor]) -> None:
     """The weights' gradient is the one at the attacked points held fixed."""
     net = network(norm=False)
-    found = gradients(net, ratio_terms(net, batch, 0, near=NEAR, far=FAR))
+    result = gradients(net, ratio_terms(net, batch, 0, near=NEAR, far=FAR))
     fixed = {
         "x": NEAR.near(net, batch["x"], batch["y"], 0).detach(),
         "y": batch["y"],
         "out": FAR.far(net, batch["out"], 0).detach(),
     }
-    same(found, gradients(net, outlier_exposure_terms(net, fixed, 0)))
+    same(result, gradients(net, outlier_exposure_terms(net, fixed, 0)))
 
 
 # The five mistakes

@@ -8,7 +8,7 @@ graph and replayed; the host reads the losses every `log_every` updates and wait
 
 from counterlens.fit.distributed import World
 from counterlens.fit.loop import fit
-from counterlens.fit.plan import Plan, Player, Progress, Schedule
+from counterlens.fit.plan import Plan, Progress, Schedule, Trainable
 from counterlens.fit.update import Average, Mixed
 
-__all__ = ["Average", "Mixed", "Plan", "Player", "Progress", "Schedule", "World", "fit"]
+__all__ = ["Average", "Mixed", "Plan", "Progress", "Schedule", "Trainable", "World", "fit"]

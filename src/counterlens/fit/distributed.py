@@ -1,7 +1,7 @@
-"""Several processes that train together; the only file that knows Accelerate.
+"""Distributed training over several processes; the only file that knows Accelerate.
 
 Differs: gradients and running statistics are averaged after the backward pass in place of
-       overlapping the two, so that attacks run on the bare network. For networks of a few
+       overlapping the two, so that attacks run on the unwrapped network. For networks of a few
        million weights the difference is small.
 """
 
@@ -14,7 +14,7 @@ from torch import Tensor
 
 
 class World:
-    """The processes that train together; alone, it costs nothing."""
+    """The processes of a distributed training; a single one costs nothing."""
 
     def __init__(self) -> None:
         self.size = int(os.environ.get("WORLD_SIZE", "1"))

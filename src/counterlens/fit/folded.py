@@ -1,4 +1,4 @@
-"""The twin through which a training attack sees a network: batch norms inside convolutions.
+"""The folded copy that a training attack evaluates: batch norms inside convolutions.
 
 During an attack a norm is a fixed scale and shift of each channel. Left where it is, it costs a
 root and a division per element and pass, which on a GPU is as much time as the memory needs; the
@@ -45,8 +45,8 @@ class Folded(nn.Module):
         return out
 
 
-def twin_of(net: nn.Module, dtype: torch.dtype) -> nn.Module | None:
-    """A twin of the network that shares its tensors, in evaluation mode, its norms folded.
+def folded_copy(net: nn.Module, dtype: torch.dtype) -> nn.Module | None:
+    """A copy of the network that shares its tensors, in evaluation mode, its norms folded.
 
     None for a network that cannot be copied, such as one with the older weight normalisation.
     """
@@ -57,14 +57,14 @@ def twin_of(net: nn.Module, dtype: torch.dtype) -> nn.Module | None:
         return Folded(conv, norm, dtype) if ours else None
 
     try:
-        twin = copy.deepcopy(net, shared)
+        folded = copy.deepcopy(net, shared)
     except RuntimeError:  # it holds results of other tensors
         return None
-    return fold(twin.eval(), merge)
+    return fold(folded.eval(), merge)
 
 
-def refresh(twin: nn.Module) -> None:
-    """Bring a twin up to date."""
-    for part in twin.modules():
+def refresh(folded: nn.Module) -> None:
+    """Recompute the folded weights from the current ones."""
+    for part in folded.modules():
         if isinstance(part, Folded):
             part.refresh()

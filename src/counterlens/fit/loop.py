@@ -1,4 +1,4 @@
-"""The loop: updates, looks at the losses, judgements, checkpoints."""
+"""The training loop: updates, checks of the losses, judgements, checkpoints."""
 
 import importlib.util
 import math
@@ -15,13 +15,13 @@ from torch import Tensor, nn
 
 from counterlens.errors import DiskFull, InputError, TrainingFailed
 from counterlens.fit.distributed import World
-from counterlens.fit.plan import Batch, Judge, Plan, Player, Progress
+from counterlens.fit.plan import Batch, Judge, Plan, Progress, Trainable
 from counterlens.fit.update import Average, Mixed, Update
 from counterlens.runs import atomic
 
 
 def fit(
-    players: Player | Sequence[Player],
+    trainables: Trainable | Sequence[Trainable],
     batches: Callable[[int], Batch],
     *,
     plan: Plan,
@@ -30,20 +30,20 @@ def fit(
     judge: Judge | None = None,
     **hooks: Any,
 ) -> tuple[Progress, list[nn.Module]]:
-    """Train; return how it went and the networks to keep (averaged, best judged if asked).
+    """Train; return its history and the final networks (averaged, best judged if so planned).
 
     Args:
-        players: one network with its loss and optimiser, or several trained in turn.
+        trainables: one network with its loss and optimiser, or several trained in turn.
         batches: the batch of an update, a function of its number; random choices in it are
             drawn from `generator`, which is seeded anew for each update.
         folder: where the checkpoint lives; one that is there is continued.
         judge: measures a network; its "score", if any, chooses the best moment.
         hooks: `phase(step)`, a value that changes when the loss does other work (attack steps
-            that grow); `say(line)` for progress; `flops(step)`, work per update; `peak`, the
-            device's rate; `events`, a folder for TensorBoard; `world`, the processes that train
-            together.
+            that grow); `log(line)` for progress; `flops(step)`, work per update; `peak`, the
+            device's rate; `events`, a folder for TensorBoard; `world`, the processes of a
+            distributed training.
     """
-    team = [players] if isinstance(players, Player) else list(players)
+    team = [trainables] if isinstance(trainables, Trainable) else list(trainables)
     trainer = _Trainer(team, batches, plan, folder, generator, judge, hooks)
     with trainer.stoppable():
         return _run(trainer, team[0].net)
@@ -66,7 +66,7 @@ class _Trainer:
 
     def __init__(
         self,
-        team: list[Player],
+        team: list[Trainable],
         batches: Callable[[int], Batch],
         plan: Plan,
         folder: Path,
@@ -78,12 +78,12 @@ class _Trainer:
         self.file = Path(folder) / "checkpoint.pt"
         self.generator = generator
         self.world: World = hooks.get("world") or World()
-        self.say: Callable[[str], None] = hooks.get("say") or (lambda line: None)
+        self.log: Callable[[str], None] = hooks.get("log") or (lambda line: None)
         self.flops: Callable[[int], float] = hooks.get("flops") or (lambda step: 0.0)
         self.peak: float = hooks.get("peak") or 0.0
         self.events = _events(hooks.get("events") if self.world.main else None)
         phase = hooks.get("phase") or (lambda step: 0)
-        self.updates = [Update(player, plan, generator, phase, self.say) for player in team]
+        self.updates = [Update(trainable, plan, generator, phase, self.log) for trainable in team]
         self.averages = [Average(p.net, plan.average) for p in team] if plan.average else []
         self.rates = [[group["lr"] for group in p.optimizer.param_groups] for p in team]
         self.progress = Progress()
@@ -97,7 +97,7 @@ class _Trainer:
 
     @contextmanager
     def stoppable(self) -> Iterator[None]:
-        """Inside, a request to end (SIGTERM, Ctrl-C) keeps the state and stops; a second ends."""
+        """Inside, SIGTERM or Ctrl-C writes a checkpoint and stops; a second one ends at once."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -105,7 +105,7 @@ class _Trainer:
 
         def stop(which: int, frame: object) -> None:
             self.stopped_by = which
-            self.say("stopping after this update; the state will be kept.")
+            self.log("stopping after this update; a checkpoint will be written.")
             for one, handler in before.items():
                 signal.signal(one, handler)
 
@@ -143,10 +143,10 @@ class _Trainer:
                 self.save()
                 saved = now
             if plan.patience is not None and progress.waited >= plan.patience:
-                self.say(f"no better score in {progress.waited} judgements: stopped early.")
+                self.log(f"no better score in {progress.waited} judgements: stopped early.")
                 break
             if over and progress.step < plan.steps:
-                self.say(f"stopped at update {progress.step} of {plan.steps}; state kept.")
+                self.log(f"stopped at update {progress.step} of {plan.steps}; checkpoint written.")
                 progress.stopped_by = self.stopped_by  # after the state was written without it
                 return progress
         progress.done = True
@@ -154,31 +154,31 @@ class _Trainer:
         return progress
 
     def update(self, step: int) -> None:
-        """One update of every player."""
+        """One update of every network."""
         if self.generator is not None:
             self.generator.manual_seed(update_seed(self.plan.seed, step, self.world.rank))
         batch = self.batches(step)
         rate = self.plan.rate(step)
-        found = []
-        for player in self.team:  # all of them: one's loss may look at another
-            player.net.train()
-        for player, run, full in zip(self.team, self.updates, self.rates, strict=True):
-            for group, lr in zip(player.optimizer.param_groups, full, strict=True):
+        all_terms = []
+        for trainable in self.team:  # all of them: one's loss may use another
+            trainable.net.train()
+        for trainable, run, full in zip(self.team, self.updates, self.rates, strict=True):
+            for group, lr in zip(trainable.optimizer.param_groups, full, strict=True):
                 group["lr"] = lr * rate
             terms = run(batch, step)
-            grads = [p.grad for p in player.net.parameters() if p.grad is not None]
-            stats = [b for b in player.net.buffers() if b.is_floating_point()]
+            grads = [p.grad for p in trainable.net.parameters() if p.grad is not None]
+            stats = [b for b in trainable.net.buffers() if b.is_floating_point()]
             self.world.mean_([*grads, *stats, terms])
-            player.optimizer.step()
-            found.append(terms)
+            trainable.optimizer.step()
+            all_terms.append(terms)
         for average in self.averages:
             average.update(step)
-        self.terms.append(torch.cat(found))
+        self.terms.append(torch.cat(all_terms))
         self.images += self.world.size * max(len(value) for value in batch.values())
         self.work += self.world.size * self.flops(step)
 
     def read_terms(self) -> None:
-        """Look at the losses since the last look: the only place that waits for the device."""
+        """Read the losses since the last call: the only place that waits for the device."""
         if not self.terms:
             return
         names = [
@@ -200,14 +200,14 @@ class _Trainer:
             raise TrainingFailed(
                 f"loss term {names[column]!r} is {table[row, column].item()} at update {step} "
                 f"(epoch {step // self.plan.per_epoch}). {last} Lower the learning rate "
-                "(--set lr=…) and resume, or look at the data."
+                "(--set lr=…) and resume, or check the data."
             )
         for name, value in zip(names, table.sum(0).tolist(), strict=True):
             self.sums[name] = self.sums.get(name, 0.0) + value
         self.seen += len(table)
 
     def end_epoch(self, seconds: float) -> None:
-        """Judge if it is time, note the epoch, say how it went."""
+        """Judge if due, record the epoch, log its line."""
         plan, progress = self.plan, self.progress
         epoch = math.ceil(progress.step / plan.per_epoch)
         row: dict[str, Any] = {"epoch": epoch, "step": progress.step}
@@ -233,16 +233,16 @@ class _Trainer:
         self.sums, self.seen, self.work, self.images = {}, 0, 0.0, 0
         if self.world.main:
             self.events(row)
-            self.say(_line(row, plan, seconds))
+            self.log(_line(row, plan, seconds))
 
     def current(self) -> list[nn.Module]:
-        """The networks as they would be kept now."""
+        """The networks as they would be returned now."""
         if self.averages:
             return [average.module() for average in self.averages]
-        return [player.net.eval() for player in self.team]
+        return [trainable.net.eval() for trainable in self.team]
 
     def result(self) -> list[nn.Module]:
-        """The networks to keep: the best judged if asked for, else the last."""
+        """The networks to return: the best judged if so planned, else the last."""
         nets = self.current()
         if self.plan.keep_best and self.progress.best_state is not None:
             nets[0].load_state_dict(self.progress.best_state)
@@ -254,8 +254,8 @@ class _Trainer:
         if self.world.main:
             state = {
                 "progress": vars(self.progress),
-                "nets": [player.net.state_dict() for player in self.team],
-                "optimizers": [player.optimizer.state_dict() for player in self.team],
+                "nets": [trainable.net.state_dict() for trainable in self.team],
+                "optimizers": [trainable.optimizer.state_dict() for trainable in self.team],
                 "averages": [average.module().state_dict() for average in self.averages],
             }
             try:
@@ -264,10 +264,12 @@ class _Trainer:
             except (DiskFull, RuntimeError) as error:  # torch reports a failed write as the latter
                 if isinstance(error, RuntimeError) and "write" not in str(error):
                     raise
-                kept = f"that of update {self.saved_step} is intact" if self.saved_step >= 0 else ""
+                intact = (
+                    f"that of update {self.saved_step} is intact" if self.saved_step >= 0 else ""
+                )
                 raise InputError(
                     f"the checkpoint of update {self.progress.step} could not be written to "
-                    f"{self.file.parent}: the disk is full{' (' + kept + ')' if kept else ''}. "
+                    f"{self.file.parent}: the disk is full{' (' + intact + ')' if intact else ''}. "
                     "Free some space and repeat the command with --resume."
                 ) from error
         self.saved_step = self.progress.step
@@ -280,15 +282,15 @@ class _Trainer:
         device = next(self.team[0].net.parameters()).device
         state = torch.load(self.file, map_location=device, weights_only=True)
         self.progress = Progress(**state["progress"])
-        for player, net, optimizer in zip(
+        for trainable, net, optimizer in zip(
             self.team, state["nets"], state["optimizers"], strict=True
         ):
-            player.net.load_state_dict(net)
-            player.optimizer.load_state_dict(optimizer)
+            trainable.net.load_state_dict(net)
+            trainable.optimizer.load_state_dict(optimizer)
         for average, net in zip(self.averages, state["averages"], strict=True):
             average.net.load_state_dict(net)
         self.saved_step = self.progress.step
-        self.say(f"continuing at update {self.progress.step} of {self.plan.steps}.")
+        self.log(f"continuing at update {self.progress.step} of {self.plan.steps}.")
 
 
 def update_seed(seed: int, step: int, rank: int) -> int:

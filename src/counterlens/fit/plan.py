@@ -1,4 +1,4 @@
-"""What a training is asked to do, and what it has come to.
+"""The plan of a training, and its progress.
 
 Paper: Augustin et al. 2020 (ratio2020), appendix, for the schedules.
 """
@@ -21,7 +21,7 @@ Schedule = Literal["linear", "cosine", "step", "epochs", "constant"]
 
 
 @dataclass(frozen=True)
-class Player:
+class Trainable:
     """One network, what it minimises and with which optimiser; a GAN has two."""
 
     net: nn.Module
@@ -48,7 +48,7 @@ class Plan:
         judge_every: epochs between judgements; the last epoch is always judged.
         keep_best: return the best judged weights in place of the last.
         patience: stop after so many judgements in a row without a new best one.
-        log_every: updates between two looks at the losses.
+        log_every: updates between two checks of the losses.
         checkpoint_minutes: time between two checkpoints.
         max_minutes: stop after so long, checkpoint written; a later call continues.
     """
@@ -106,7 +106,7 @@ class Plan:
 
 @dataclass
 class Progress:
-    """What a run has come to: where it stands, its history, its best moment.
+    """The progress of a run: its position, its history, its best moment.
 
     `stopped_by` is the signal that ended the training early, 0 where none did.
     """
@@ -122,6 +122,6 @@ class Progress:
     stopped_by: int = 0
 
     def resend(self) -> None:
-        """Answer the signal that stopped the training, now that everything is kept."""
+        """Answer the signal that stopped the training, now that everything is saved."""
         if self.stopped_by:
             signal.raise_signal(self.stopped_by)

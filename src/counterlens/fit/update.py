@@ -12,8 +12,8 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from counterlens.fit.folded import refresh, twin_of
-from counterlens.fit.plan import Batch, Plan, Player
+from counterlens.fit.folded import folded_copy, refresh
+from counterlens.fit.plan import Batch, Plan, Trainable
 
 WARM_UP = 3  # updates before a graph is captured: kernels are compiled and chosen in them
 
@@ -22,7 +22,7 @@ class Mixed(nn.Module):
     """A network in the arithmetic of the plan: channels last, logits in float32.
 
     Args:
-        folds: look through a twin with folded norms in evaluation mode. It has the weights of the
+        folds: evaluate a copy with folded norms in evaluation mode. It has the weights of the
             moment that mode began, and is faster where it is compiled.
     """
 
@@ -31,23 +31,23 @@ class Mixed(nn.Module):
         self.net = net
         self.bf16 = precision == "bf16"
         self.folds = folds
-        self.twin: nn.Module | None = None
+        self.folded: nn.Module | None = None
 
     def train(self, mode: bool = True) -> Self:
         """Change the mode; evaluation begins with the weights of now."""
         super().train(mode)
-        if self.folds and self.twin is None and not mode:
-            self.twin = twin_of(self.net, torch.bfloat16 if self.bf16 else torch.float32)
-            self.folds = self.twin is not None
-        if self.twin is not None:
-            self.twin.eval()
+        if self.folds and self.folded is None and not mode:
+            self.folded = folded_copy(self.net, torch.bfloat16 if self.bf16 else torch.float32)
+            self.folds = self.folded is not None
+        if self.folded is not None:
+            self.folded.eval()
             if not mode:
-                refresh(self.twin)
+                refresh(self.folded)
         return self
 
     def forward(self, x: Tensor, *more: Tensor) -> Any:
         """The network's output, one tensor or several, in float32 at least."""
-        net = self.net if self.training or self.twin is None else self.twin
+        net = self.net if self.training or self.folded is None else self.folded
         if x.ndim == 4 and self.bf16:
             x = x.contiguous(memory_format=torch.channels_last)
         if not self.bf16:
@@ -58,24 +58,24 @@ class Mixed(nn.Module):
 
 
 class Update:
-    """Forward and backward of one player: plainly, or as a captured graph."""
+    """Forward and backward of one network: plainly, or as a captured graph."""
 
     def __init__(
         self,
-        player: Player,
+        trainable: Trainable,
         plan: Plan,
         generator: torch.Generator | None,
         phase: Callable[[int], Hashable],
-        say: Callable[[str], None],
+        log: Callable[[str], None],
     ) -> None:
-        self.player, self.phase, self.say = player, phase, say
+        self.trainable, self.phase, self.log = trainable, phase, log
         self.generator = generator if plan.draws else None
-        fast: nn.Module = Mixed(player.net, plan.precision, folds=plan.compile)
+        fast: nn.Module = Mixed(trainable.net, plan.precision, folds=plan.compile)
         if plan.compile:
             fast = torch.compile(fast, dynamic=False)  # type: ignore[assignment]
         self.fast = fast
         self.compiled = plan.compile
-        self.graphed = plan.graph and next(player.net.parameters()).is_cuda
+        self.graphed = plan.graph and next(trainable.net.parameters()).is_cuda
         self.names: tuple[str, ...] = ()
         self._graph: Any = None
         self._key: Hashable = None
@@ -84,9 +84,9 @@ class Update:
         self._terms = torch.zeros(0)
 
     def __call__(self, batch: Batch, step: int) -> Tensor:
-        """Leave the gradients in place; return the terms, still on the device."""
+        """Leave the gradients in place; return the terms, on the device."""
         if not self.graphed:
-            self.player.optimizer.zero_grad(set_to_none=True)
+            self.trainable.optimizer.zero_grad(set_to_none=True)
             return self._run(batch, step)
         if self.phase(step) != self._key:
             first = self._key is None
@@ -96,13 +96,13 @@ class Update:
             self._inputs[key].copy_(value)
         if self._left or (self._graph is None and not self._capture(step)):
             self._left = max(0, self._left - 1)
-            self.player.optimizer.zero_grad(set_to_none=True)
-            return self._run(self._inputs, step)  # what a capture will see: code is made for it
+            self.trainable.optimizer.zero_grad(set_to_none=True)
+            return self._run(self._inputs, step)  # the inputs of the capture: compiled for them
         self._graph.replay()
         return self._terms.clone()
 
     def _run(self, batch: Batch, step: int) -> Tensor:
-        terms = self.player.loss(self.fast, batch, step)
+        terms = self.trainable.loss(self.fast, batch, step)
         self.names = tuple(terms)
         total = torch.stack(list(terms.values()))
         total.sum().backward()  # type: ignore[no-untyped-call]
@@ -111,10 +111,10 @@ class Update:
     def _capture(self, step: int) -> bool:
         """Record the work of an update without doing it.
 
-        Compiled code that cannot be recorded is left aside, and the capture is tried again after
+        Compiled code that cannot be recorded is dropped, and the capture is tried again after
         a new warm-up; if that fails too, training goes on without graphs.
         """
-        self.player.optimizer.zero_grad(set_to_none=True)
+        self.trainable.optimizer.zero_grad(set_to_none=True)
         graph = torch.cuda.CUDAGraph()
         if self.generator is not None:
             graph.register_generator_state(self.generator)
@@ -127,11 +127,11 @@ class Update:
         except RuntimeError as error:
             why = _first_cause(error)
             if self.compiled:
-                self.say(f"no CUDA graph of compiled code, so without it: {why}")
-                torch.compiler.set_stance("force_eager")  # for the other players as well
+                self.log(f"no CUDA graph of compiled code, so without it: {why}")
+                torch.compiler.set_stance("force_eager")  # for the other networks as well
                 self.compiled, self._left = False, WARM_UP
             else:
-                self.say(f"no CUDA graph, a little slower: {why}")
+                self.log(f"no CUDA graph, a little slower: {why}")
                 self.graphed = False
             return False
         self._graph = graph
@@ -141,8 +141,8 @@ class Update:
         """Inside, a compiler that would be called says so: its work would spoil the capture."""
         if not self.compiled:
             return nullcontext()
-        told: AbstractContextManager[Any] = torch.compiler.set_stance("fail_on_recompile")
-        return told
+        stance: AbstractContextManager[Any] = torch.compiler.set_stance("fail_on_recompile")
+        return stance
 
 
 def _first_cause(error: BaseException) -> str:

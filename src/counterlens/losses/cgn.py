@@ -46,7 +46,7 @@ def binary_entropy(mask: Masks) -> Float[Tensor, ""]:
 
 
 def gram(x: Float[Tensor, "b d h w"]) -> Float[Tensor, "b d d"]:
-    """Which features occur together, wherever that is.
+    """Which features occur at the same positions, summed over the picture.
 
     Equation: gatys2016 (3)   G_ij = Σ_p F_ip F_jp / (C H W)
     """
@@ -63,30 +63,30 @@ def grams(
 
 
 def style_loss(
-    made: Fills,
+    generated: Fills,
     real: Fills,
     features: VGG16,
     weights: Sequence[float],
     known: Sequence[Float[Tensor, "b _ _"]] | None = None,
 ) -> Float[Tensor, ""]:
-    """Distance of the Gram matrices of made and real pictures, row by row.
+    """Distance of the Gram matrices of generated and real pictures, row by row.
 
     Equation: cgn2021 §A   Σ_l 5000 w_l² mean |G_l(x) − G_l(x̂)|
 
     Args:
-        made, real: pictures in [−1, 1], fed to VGG-16 as they are; the pairs are arbitrary.
+        generated, real: pictures in [−1, 1], fed to VGG-16 as they are; the pairs are arbitrary.
         features: in any precision; its taps are compared in float32.
         weights: one per tap; a tap of weight 0 is not computed.
-        known: what `grams` says of the real pictures, where that is kept.
+        known: `grams` of the real pictures, where they are precomputed.
     """
     if known is None:
         with torch.no_grad():
             known = grams(real.flatten(0, 1), features, weights)
-    found = grams(made.flatten(0, 1), features, weights)
-    total = made.new_zeros(())
-    for weight, one, other in zip((w for w in weights if w), found, known, strict=True):
+    fake = grams(generated.flatten(0, 1), features, weights)
+    total = generated.new_zeros(())
+    for weight, one, other in zip((w for w in weights if w), fake, known, strict=True):
         total = total + STYLE_SCALE * weight**2 * (one - other).abs().mean()
-    return total * made.shape[1]
+    return total * generated.shape[1]
 
 
 def edge_loss(mask: Masks) -> Float[Tensor, ""]:
@@ -154,17 +154,17 @@ def levelled(x: Fills, y: Classes, level: Level) -> Fills:
 
 @dataclass
 class Game:
-    """What the two players of one training share.
+    """The state shared by the generator and the critic of one training.
 
     Args:
-        critic: the network of the second player.
+        critic: the network that learns second.
         features: VGG-16 for the style loss, or None where all its weights are 0.
         style: weights of the taps.
         entropy, edge: weights of the terms.
         edge_form: "study" (its formula) or "code" (its program).
-        known: Gram matrices of all pictures of the data, which never change, where they are kept.
+        known: Gram matrices of all pictures of the data, which never change, where precomputed.
         level: mean colour and contrast of each class, if the critic sees pictures relative to them.
-        made: the last pictures of the generator, from which the critic then learns.
+        generated: the last pictures of the generator, from which the critic then learns.
     """
 
     critic: nn.Module
@@ -175,19 +175,19 @@ class Game:
     edge_form: str = "study"
     known: Sequence[Float[Tensor, "n _ _"]] | None = None
     level: Level | None = None
-    made: Tensor | None = field(default=None)
+    generated: Tensor | None = field(default=None)
 
     def __post_init__(self) -> None:
         if self.edge_form not in EDGES:
             raise InputError(f"edge_form is {self.edge_form!r}, expected study or code.")
 
     def judge(self, x: Fills, batch: Batch) -> Scores2:
-        """The critic's scores of new pictures, which are kept for its own turn.
+        """The critic's scores of new pictures, which are stored for its own update.
 
-        They are kept in place: a captured graph writes to the same memory each time.
+        They are stored in place: a captured graph writes to the same memory each time.
         """
-        assert self.made is not None
-        self.made.copy_(x.detach())
+        assert self.generated is not None
+        self.generated.copy_(x.detach())
         scores: Scores2 = self.critic(self.shown(x, batch["y"]), batch["y"], batch["keep"][:2])
         return scores
 
@@ -210,10 +210,10 @@ class Game:
         return self._turn(self._gan, net, batch)
 
     def _turn(self, terms: Terms, net: nn.Module, batch: Batch) -> dict[str, Tensor]:
-        """The generator's turn: only it learns."""
-        if self.made is None:
-            self.made = torch.empty_like(batch["x"])
-        with still(self.critic):
+        """The generator's update: only it learns."""
+        if self.generated is None:
+            self.generated = torch.empty_like(batch["x"])
+        with frozen_weights(self.critic):
             return terms(net, batch)
 
     def _generator(self, net: nn.Module, batch: Batch) -> dict[str, Tensor]:
@@ -236,7 +236,7 @@ class Game:
         return {"fool": _cross(self.judge(net(batch["u"], batch["y"]), batch), 1.0)}
 
     def critic_terms(self, net: nn.Module, batch: Batch, step: int) -> dict[str, Tensor]:
-        """What the critic minimises, on the pictures the generator has just made.
+        """What the critic minimises, on the latest pictures of the generator.
 
         Equation: lsgan2017 (9)   ½ (mean (D(x) − 1)² + mean D(x̂)²)
         """
@@ -252,15 +252,15 @@ class Game:
         return {"real": _cross(real, 1.0) / 2, "fake": _cross(fake, 0.0) / 2}
 
     def scores(self, net: nn.Module, batch: Batch) -> tuple[Scores2, Scores2]:
-        """What the critic says of real and of made pictures; at once where that is the same."""
-        assert self.made is not None
+        """The critic's scores of real and generated pictures; in one batch if possible."""
+        assert self.generated is not None
         x, keep = self.shown(batch["x"], batch["labels"]), batch["keep"][2:6]
-        made = self.shown(self.made, batch["y"])
+        generated = self.shown(self.generated, batch["y"])
         if not getattr(self.critic, "alone", False):
             real = net(x, batch["labels"], keep[:2])
-            return real, net(made, batch["y"], keep[2:])
-        kept = torch.cat([keep[:2], keep[2:]], 1)
-        both = net(torch.cat([x, made]), torch.cat([batch["labels"], batch["y"]]), kept)
+            return real, net(generated, batch["y"], keep[2:])
+        dropout = torch.cat([keep[:2], keep[2:]], 1)
+        both = net(torch.cat([x, generated]), torch.cat([batch["labels"], batch["y"]]), dropout)
         return both[: len(x)], both[len(x) :]
 
 
@@ -270,8 +270,8 @@ def _cross(scores: Scores2, wanted: float) -> Float[Tensor, ""]:
 
 
 @contextmanager
-def still(net: nn.Module) -> Iterator[None]:
-    """Inside, nothing is recorded for the weights of a network: it judges, but does not learn."""
+def frozen_weights(net: nn.Module) -> Iterator[None]:
+    """Inside, the weights of a network get no gradients."""
     weights = [p for p in net.parameters() if p.requires_grad]
     for weight in weights:
         weight.requires_grad_(False)

@@ -1,8 +1,8 @@
-"""Image and text brought together: the loss of CLIP, where several images may share a text.
+"""The contrastive loss of image and text of CLIP, where several images may share a text.
 
 Paper: Radford et al. 2021 (clip2021), section 2.3; Khosla et al. 2020 (supcon2020) for several
        positives.
-Differs: captions made from class names repeat within a batch, so the target of an image is spread
+Differs: captions built from class names repeat within a batch, so the target of an image is spread
        over all texts equal to its own, and the other way round.
 """
 

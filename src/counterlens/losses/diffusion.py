@@ -26,9 +26,9 @@ def autoencoding(net: Any, batch: Batch, step: int, *, kl: float = KL_WEIGHT) ->
         net: images in [−1, 1] and noise to reconstruction, mean and log-variance.
         batch: "x" and "noise".
     """
-    made, mean, log_variance = net(batch["x"], batch["noise"])
+    decoded, mean, log_variance = net(batch["x"], batch["noise"])
     return {
-        "pixels": (made - batch["x"]).square().mean(),
+        "pixels": (decoded - batch["x"]).square().mean(),
         "kl": kl * gaussian_kl(mean, log_variance).mean(),
     }
 
@@ -55,8 +55,8 @@ def denoising(net: Any, batch: Batch, step: int) -> dict[str, Tensor]:
         net: noisy latents, times and token ids to the noise.
         batch: "z" (noisy), "time", "ids" and "noise".
     """
-    said = net(batch["z"], batch["time"], batch["ids"])
-    return {"noise": (said - batch["noise"]).square().mean()}
+    predicted = net(batch["z"], batch["time"], batch["ids"])
+    return {"noise": (predicted - batch["noise"]).square().mean()}
 
 
 class Autoencoder(nn.Module):

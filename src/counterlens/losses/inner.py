@@ -77,11 +77,11 @@ class Attack:
         step: int,
         generator: torch.Generator | None = None,
     ) -> Images:
-        """The best point met, with the network in eval mode and its weights left alone."""
+        """The best point, with the network in eval mode and its weights unchanged."""
         if not isinstance(self.ball.radius, Tensor) and self.ball.radius == 0:
             return x
         with frozen(net):
-            found = pgd(
+            result = pgd(
                 _recorded(objective),
                 x,
                 self.ball,
@@ -90,10 +90,10 @@ class Attack:
                 momentum=self.momentum,
                 generator=generator,
             )
-        return found.points.detach()
+        return result.points.detach()
 
 
-def together(
+def attack_both(
     near: Attack, far: Attack, net: nn.Module, x: Images, y: Labels, out: Images, step: int
 ) -> tuple[Images, Images]:
     """Both attacks; as one search over all rows where they take the same steps.
@@ -128,7 +128,7 @@ def together(
 def _by_row(
     near: Attack, far: Attack, first: int, second: int, device: torch.device
 ) -> tuple[Ball, Tensor]:
-    """Radius and step size per row; made once, because checking a radius waits for the device."""
+    """Radius and step size per row; cached, because checking a radius waits for the device."""
     pairs = ((near.ball.radius, far.ball.radius), (near.step_size, far.step_size))
     radius, length = (
         torch.tensor([a] * first + [b] * second, device=device, dtype=torch.float32)
@@ -138,9 +138,9 @@ def _by_row(
 
 
 def _recorded(objective: Objective) -> Objective:
-    """The objective with gradients recorded even where none are asked for.
+    """The objective with gradients recorded even where none are needed.
 
-    A compiled network has one graph per mode: this way the last look at a point needs no third.
+    A compiled network has one graph per mode: this way the last evaluation needs no third.
     """
 
     def score(z: Images) -> Scores:

@@ -2,7 +2,7 @@
 
 Paper: Augustin, Meinke, Hein 2020, Adversarial Robustness on In- and Out-Distribution Improves
        Explainability, ECCV.
-Differs: `scale` is 1/2 (1/3 for three parts) as in the code that made the paper's tables; the
+Differs: `scale` is 1/2 (1/3 for three parts) as in the code of the paper's tables; the
        paper's equation has 1. It acts like a smaller learning rate beside the weight decay.
 """
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from counterlens.losses.inner import Attack, Batch, need, together
+from counterlens.losses.inner import Attack, Batch, attack_both, need
 from counterlens.losses.outlier_exposure import joint_terms
 from counterlens.objectives import uniform_divergence_of
 
@@ -30,7 +30,7 @@ def ratio_terms(
     Equation: ratio2020 (6)   E_in max_{B(x, ε_i)} CE_y(z) + λ E_out max_{B(x, ε_o)} KL(1/K ‖ p(z))
     """
     x, y, out = (need(batch, key, "RATIO") for key in ("x", "y", "out"))
-    inside, outside = together(near, far, net, x, y, out, step)
+    inside, outside = attack_both(near, far, net, x, y, out, step)
     return joint_terms(net, inside, y, outside, out_weight=out_weight, scale=scale)
 
 
@@ -50,7 +50,7 @@ def three_part_ratio_terms(
     """
     x, y, out = (need(batch, key, "three-part RATIO") for key in ("x", "y", "out"))
     half = len(x) // 2
-    attacked, outside = together(near, far, net, x[half:], y[half:], out, step)
+    attacked, outside = attack_both(near, far, net, x[half:], y[half:], out, step)
     parts = [x[:half], attacked, outside]
     clean, hard, far_out = net(torch.cat(parts)).split([len(part) for part in parts])
     return {

@@ -153,9 +153,8 @@ def _finite(engine: Engine, attack: AttackState) -> Flag:
     """Whether logits and gradients were numbers; half precision alone may overflow."""
     odd = sum(tally["odd"] for tally in attack.tallies)
     if engine.counts.odd or (odd and engine.precision == "float32"):
-        detail = (
-            f"{odd + engine.counts.odd} evaluations gave logits or gradients that are no numbers"
-        )
+        bad = odd + engine.counts.odd
+        detail = f"{bad} evaluations gave logits or gradients that are no numbers"
         return Flag("finite", "bad", float(bad), detail)
     if odd:
         detail = f"{odd} evaluations overflowed in {engine.precision}: search in float32"

@@ -18,7 +18,7 @@ from jaxtyping import Float, Int, UInt8
 from torch import Tensor, nn
 
 from counterlens.errors import InputError
-from counterlens.fit import Player
+from counterlens.fit import Trainable
 from counterlens.generators.cgn import critics
 from counterlens.generators.cgn import model as cgn
 from counterlens.generators.cgn.model import CGN, CLASSES, DCGAN, NOISE, PLACES
@@ -127,7 +127,7 @@ def team(
     *,
     known: Sequence[Tensor] | None = None,
     level: Level | None = None,
-) -> list[Player]:
+) -> list[Trainable]:
     """Both players with their losses and optimisers; the generator is the first."""
     game = Game(
         critic, features, tuple(settings["style"]), settings["entropy"], settings["edge"],
@@ -145,7 +145,7 @@ def team(
             player.parameters(), lr=settings["lr"], betas=(0.5, 0.999), fused=fused
         )
 
-    return [Player(net, ours, adam(net)), Player(critic, theirs, adam(critic))]
+    return [Trainable(net, ours, adam(net)), Trainable(critic, theirs, adam(critic))]
 
 
 def batches(

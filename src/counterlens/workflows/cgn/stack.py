@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from counterlens.errors import InputError
-from counterlens.fit import Plan, Player, fit
+from counterlens.fit import Plan, Trainable, fit
 from counterlens.generators.cgn.stacked import stacked, unstacked
 from counterlens.losses.inner import Batch
 from counterlens.models.nets.digit_net import DigitNet
@@ -125,8 +125,8 @@ def train_stack(
         if quick
         else torch.optim.Adadelta(net.parameters(), lr=1.0)
     )
-    player = Player(net, nll_terms, optimizer)
-    progress, kept = fit(player, batches, plan=plan, folder=folder, say=say)
+    trainable = Trainable(net, nll_terms, optimizer)
+    progress, kept = fit(trainable, batches, plan=plan, folder=folder, log=say)
     if not progress.done:
         progress.resend()
         raise InputError("stopped before the end; what was done is kept: repeat with --resume.")

@@ -241,7 +241,7 @@ def _fit(
         folder=folder,
         generator=generator,
         judge=judge,
-        say=job.say,
+        log=job.say,
     )
     if not progress.done:
         progress.resend()

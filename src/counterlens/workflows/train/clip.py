@@ -22,7 +22,7 @@ from counterlens.data import open_set
 from counterlens.data.augment import augment
 from counterlens.data.made import captions
 from counterlens.errors import InputError
-from counterlens.fit import Plan, Player, Progress, fit
+from counterlens.fit import Plan, Progress, Trainable, fit
 from counterlens.generators.diffusion.tiny import make_tokenizer
 from counterlens.losses.contrastive import contrastive
 from counterlens.metrics.intervals.closed_form import wilson
@@ -164,8 +164,8 @@ def _fit(
         return {"held_out.zero_shot": _right(kept, pictures, words).float().mean().item()}
 
     progress, kept = fit(
-        Player(pair, contrastive, optimizer), _batches(pictures, ids, settings, generator),
-        plan=plan, generator=generator, folder=run.folder / "state", judge=judge, say=say,
+        Trainable(pair, contrastive, optimizer), _batches(pictures, ids, settings, generator),
+        plan=plan, generator=generator, folder=run.folder / "state", judge=judge, log=say,
     )  # fmt: skip
     run.write_table("epochs", progress.rows)
     result = kept[0]

@@ -33,7 +33,7 @@ from torch import Tensor, nn
 from counterlens.classifier import pick_device
 from counterlens.data import open_set
 from counterlens.errors import InputError
-from counterlens.fit import Plan, Player, Progress, fit
+from counterlens.fit import Plan, Progress, Trainable, fit
 from counterlens.generators.diffusion import model as latent
 from counterlens.generators.diffusion.model import LatentDiffusion
 from counterlens.generators.diffusion.tiny import Shape, build
@@ -278,13 +278,13 @@ def _fit(
     job.say(f"{stage}: {weights:.2f} M weights, {plan.steps} updates of {settings['batch']} "
             f"pictures on {device_name(job.device)}")  # fmt: skip
     progress, kept = fit(
-        Player(net, loss, optimizer),
+        Trainable(net, loss, optimizer),
         batches,
         plan=plan,
         folder=job.run.folder / "state" / stage,
         generator=generator,
         judge=judge,
-        say=job.say,
+        log=job.say,
     )
     job.run.write_table(f"epochs_{stage}", progress.rows)
     return progress, kept

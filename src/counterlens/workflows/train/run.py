@@ -15,7 +15,7 @@ import torch
 from counterlens.ball import Ball
 from counterlens.classifier import Classifier, pick_device
 from counterlens.errors import InputError
-from counterlens.fit import Player, Progress, World, fit
+from counterlens.fit import Progress, Trainable, World, fit
 from counterlens.models import load
 from counterlens.models.nets import resnets as nets
 from counterlens.models.sources import checkpoint
@@ -196,7 +196,7 @@ def _fit(
         f"on {device_name(device)}"
     )
     progress, kept = fit(
-        Player(net, bind(settings, near, far, generator), optimizer),
+        Trainable(net, bind(settings, near, far, generator), optimizer),
         batches,
         plan=make_plan(settings, steps, batches.per_epoch, seed, cuda, max_minutes),
         folder=run.folder / "state",
@@ -205,7 +205,7 @@ def _fit(
         phase=lambda step: (near.steps(step), far.steps(step)),
         flops=work,
         peak=matrix_rate(device) if cuda else 0.0,
-        say=say,
+        log=say,
         events=run.folder / "events",
         world=world,
     )
