@@ -106,7 +106,7 @@ def edited(
                 model, part.x, [class_term(net, torch.ones(n, dtype=torch.long))],
                 source=part.source, target=[captions.prompt(f"{pair[1]} {thing}")] * n,
                 words=[(f"{pair[0]} {thing}", f"{pair[1]} {thing}")] * n, settings=settings,
-                seeds=torch.arange(at, at + n, device=model.device), kept=kept, prepared=part,
+                seeds=torch.arange(at, at + n, device=model.device), stored=kept, prepared=part,
             )  # fmt: skip
         parts.append(made)
     names = ("images", "start_images", "reconstruction", "masks")

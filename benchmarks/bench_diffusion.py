@@ -65,7 +65,7 @@ def cosines(
         seeds = row_seeds(images, 0)
         given = begin(model, ["a photograph of a cat"] * images, seeds, steps=settings.steps)
         leaves = [t.detach().clone().requires_grad_() for t in (given.z, given.cond, given.null)]
-        chain = ddim(model, *leaves, guidance=settings.guidance, last=settings.last, kept=0)
+        chain = ddim(model, *leaves, guidance=settings.guidance, last=settings.last, stored=0)
         generator = torch.Generator().manual_seed(0)
         way = torch.randn(images, 3, model.side, model.side, generator=generator).to(device)
         total = sum((model.decode(z) * way).sum() for z in chain.originals)

@@ -20,7 +20,7 @@ from counterlens.generators.diffusion.cuda_graph import recorded
 from counterlens.generators.diffusion.ddim import ddim, guided_noise
 from counterlens.generators.diffusion.memory import CONTEXT, parse_memory, room, steps_to_keep
 from counterlens.generators.diffusion.optimise import COUNTERFACTUAL, Inputs, Term, ascend
-from counterlens.generators.diffusion.recompute import Kept
+from counterlens.generators.diffusion.recompute import StoredSteps
 from diffusion_networks import build
 
 
@@ -136,31 +136,31 @@ class Bench:
         """Seconds per update and image, and peak memory; less is kept where memory ran out."""
         self.prepare(arm)
         start, terms = self.inputs(arm)
-        kept: Kept = None
+        stored: StoredSteps = None
         if not arm.paper:
             budget = room(arm.memory, self.device)
-            kept, fitting = steps_to_keep(self.model, start, self.settings, budget, terms)
+            stored, fitting = steps_to_keep(self.model, start, self.settings, budget, terms)
             if fitting < arm.batch:
                 raise RuntimeError(f"{fitting} images fit, {arm.batch} were asked for")
-            if arm.replay and kept == "blocks":
+            if arm.replay and stored == "blocks":
                 raise RuntimeError("not one step fits, and a recording is of whole steps")
             if arm.replay:  # one more for those that are not kept; pools waste some
-                kept = kept if kept == self.settings.steps else max(0, int(0.85 * kept) - 1)
+                stored = stored if stored == self.settings.steps else max(0, int(0.85 * stored) - 1)
             if arm.compile:  # after planning, which asks about one image: another shape
                 compile_blocks(self.model.unet)
-        short: list[Kept] = []
+        short: list[StoredSteps] = []
         while True:
             self.reset(arm)
-            stamps, error = self.updates(arm, start, terms, kept)
+            stamps, error = self.updates(arm, start, terms, stored)
             if error is None:
                 break
-            if kept is None or kept == "blocks" or (not kept and arm.replay):
+            if stored is None or stored == "blocks" or (not stored and arm.replay):
                 raise RuntimeError(error)
-            short.append(kept)
-            kept = kept // 2 if kept else "blocks"
+            short.append(stored)
+            stored = stored // 2 if stored else "blocks"
         spans = [b - a for a, b in itertools.pairwise(stamps)][1:]  # the first one wakes things up
         return {
-            "kept": kept, "ran_out_with_kept": short, "first_look_seconds": stamps[0],
+            "kept": stored, "ran_out_with_kept": short, "first_look_seconds": stamps[0],
             "seconds_per_update": spans, "per_image": min(spans) / arm.batch, **self.peaks(),
             "limit": arm.memory, "precision": "float32" if arm.paper else "bfloat16",
             "replay": arm.replay, "compile": arm.compile,
@@ -171,13 +171,13 @@ class Bench:
         }  # fmt: skip
 
     def updates(
-        self, arm: Arm, start: Inputs, terms: list[Term], kept: Kept
+        self, arm: Arm, start: Inputs, terms: list[Term], stored: StoredSteps
     ) -> tuple[list[float], str | None]:
         """When each look was done, from the beginning; or that memory ran out."""
         model = self.model
         if arm.replay:
-            assert isinstance(kept, int)
-            model = recorded(model, keep=kept)
+            assert isinstance(stored, int)
+            model = recorded(model, keep=stored)
         stamps: list[float] = []
         began = time.perf_counter()
 
@@ -192,7 +192,13 @@ class Bench:
         try:
             with contextlib.suppress(_Enough):
                 ascend(
-                    model, start, terms, settings=self.settings, seeds=seeds, kept=kept, told=told
+                    model,
+                    start,
+                    terms,
+                    settings=self.settings,
+                    seeds=seeds,
+                    stored=stored,
+                    callback=told,
                 )
         except RuntimeError as error:
             if not ran_out(error):

@@ -36,7 +36,7 @@ from counterlens.generators.diffusion.memory import (
 from counterlens.generators.diffusion.meter import Live
 from counterlens.generators.diffusion.model import LatentDiffusion
 from counterlens.generators.diffusion.optimise import Inputs, Settings, Term, ascend
-from counterlens.generators.diffusion.recompute import Kept
+from counterlens.generators.diffusion.recompute import StoredSteps
 from diffusion_arms import Arm, Bench
 
 
@@ -89,28 +89,32 @@ def count(bench: Bench, memory: str) -> None:
         step, picture = measure(bench.model, start, settings, terms)
         row: dict[str, Any] = {
             "counted": "bfloat16, one image, 512 pixels", "weights_gib": weights / gib,
-            "step_gib": [step.kept / gib, step.peak / gib],
-            "picture_gib": [picture.kept / gib, picture.peak / gib],
+            "step_gib": [step.stored / gib, step.peak / gib],
+            "picture_gib": [picture.stored / gib, picture.peak / gib],
             "planned_gib": {k: (weights + at_most(step, picture, k)) / gib for k in range(8)},
         }  # fmt: skip
         left = parse_memory(memory) - CONTEXT - weights
         planned, _ = steps_to_keep(bench.model, start, settings, left, terms)
         row["plan"] = {"memory": memory, "kept": planned}
-        levels: dict[Kept, None] = dict.fromkeys((planned, "blocks", 0))
+        levels: dict[StoredSteps, None] = dict.fromkeys((planned, "blocks", 0))
         print(json.dumps(row), flush=True)
-        for kept in levels:
-            most = weights + whole_update(bench.model, start, terms, settings, kept)
-            print(json.dumps({"kept": kept, "whole_update_gib": most / gib}), flush=True)
+        for stored in levels:
+            most = weights + whole_update(bench.model, start, terms, settings, stored)
+            print(json.dumps({"kept": stored, "whole_update_gib": most / gib}), flush=True)
 
 
 def whole_update(
-    model: LatentDiffusion, start: Inputs, terms: list[Term], settings: Settings, kept: Kept
+    model: LatentDiffusion,
+    start: Inputs,
+    terms: list[Term],
+    settings: Settings,
+    stored: StoredSteps,
 ) -> int:
     """The most bytes at a time of one update, from the start to Adam's step.
 
     Two steps are computed again: more of them take no more, since they come one after another.
     """
-    steps = 2 + (kept if isinstance(kept, int) else 0)
+    steps = 2 + (stored if isinstance(stored, int) else 0)
     settings = replace(settings, steps=steps)
     start = Inputs(start.z, start.cond[:, :steps], start.null[:, :steps])
     with Live() as live, contextlib.suppress(Enough):
@@ -120,7 +124,7 @@ def whole_update(
                 raise Enough
 
         seeds = row_seeds(len(start.z), 0, device=start.z.device)
-        ascend(model, start, terms, settings=settings, seeds=seeds, kept=kept, told=told)
+        ascend(model, start, terms, settings=settings, seeds=seeds, stored=stored, callback=told)
     return live.peak
 
 

@@ -11,8 +11,8 @@ from counterlens.classifier import Classifier
 from counterlens.explanations.counterfactuals.pixel import counterfactuals, temperature_of
 from counterlens.explanations.counterfactuals.uvce import Edit, EditSettings, class_term, uvce
 from counterlens.explanations.figure import Panel, grid
-from counterlens.generators.diffusion.memory import less, told
-from counterlens.generators.diffusion.recompute import Kept
+from counterlens.generators.diffusion.memory import describe, less
+from counterlens.generators.diffusion.recompute import StoredSteps
 from counterlens.generators.diffusion.words import replaced
 from counterlens.metrics.closeness import masked_l2
 from counterlens.runs import key_part
@@ -45,20 +45,20 @@ def edited(
     """Counterfactuals of some pictures, all at once where memory allows, and their seconds."""
     study.prepared(rows)
     began = time.monotonic()
-    kept, size = plan(study.model, settings, len(rows), study.memory(), [net])
-    study.say(f"{size} of {len(rows)} at a time, {told(kept, settings.chain.steps)}")
+    stored, size = plan(study.model, settings, len(rows), study.memory(), [net])
+    study.say(f"{size} of {len(rows)} at a time, {describe(stored, settings.chain.steps)}")
     parts: list[Edit] = []
     at = 0
     while at < len(rows):
         part = slice(at, at + size)
         try:
-            parts.append(_edited(study, net, rows[part], targets[part], settings, kept))
+            parts.append(_edited(study, net, rows[part], targets[part], settings, stored))
         except torch.OutOfMemoryError:
-            smaller = less(kept, size)
+            smaller = less(stored, size)
             if smaller is None:
                 raise
             torch.cuda.empty_cache()
-            kept, size = smaller
+            stored, size = smaller
             study.say(f"out of memory: {size} at a time")
             continue
         at += size
@@ -77,7 +77,7 @@ def _edited(
     rows: Sequence[int],
     targets: Sequence[int],
     settings: EditSettings,
-    kept: Kept,
+    stored: StoredSteps,
 ) -> Edit:
     ready = study.prepared(rows)
     labels = [int(study.labels[i]) for i in rows]
@@ -94,7 +94,7 @@ def _edited(
         return uvce(
             study.model, ready.x, [term], source=source, target=goal, words=pairs,
             settings=settings, seeds=torch.tensor(list(rows), device=study.device) + 1000,
-            prepared=ready, callback=told, kept=kept,
+            prepared=ready, callback=told, stored=stored,
         )  # fmt: skip
 
 

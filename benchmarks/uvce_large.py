@@ -34,7 +34,7 @@ def large(study: Study) -> None:
     with frozen(net):
         found = uvce(
             model, x, [class_term(net, torch.tensor([0]))], source=[words[0]], target=[words[1]],
-            words=[("cat", "steel arch bridge")], settings=settings, prepared=ready, kept=0,
+            words=[("cat", "steel arch bridge")], settings=settings, prepared=ready, stored=0,
             seeds=torch.tensor([1], device=study.device),
         )  # fmt: skip
     end = time.monotonic()

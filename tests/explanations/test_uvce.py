@@ -485,8 +485,10 @@ def test_gradients_through_injection_blending_and_penalty_are_exact(model, x, te
     given_ = ready.inversion.inputs
     cond = repeated(model.embed([BRIDGE] * 2), 3).clone()
 
-    def worth(z, c, null, kept=None):
-        chain = ddim(model, z, c, null, around=hooks.around, enter=hooks.enter, kept=kept, last=2)
+    def worth(z, c, null, stored=None):
+        chain = ddim(
+            model, z, c, null, around=hooks.around, enter=hooks.enter, stored=stored, last=2
+        )
         clean = chain.originals[-1]
         image = model.decode(clean)
         return (
@@ -495,7 +497,7 @@ def test_gradients_through_injection_blending_and_penalty_are_exact(model, x, te
 
     leaves = [one.detach().clone().requires_grad_() for one in (given_.z, cond, given_.null)]
     whole = torch.autograd.grad(worth(*leaves), leaves)
-    again = torch.autograd.grad(worth(*leaves, kept=0), leaves)
+    again = torch.autograd.grad(worth(*leaves, stored=0), leaves)
     for a, b in zip(whole, again, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
         assert a.abs().amax() > 0

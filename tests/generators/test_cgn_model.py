@@ -116,7 +116,7 @@ def test_stacked_critics_score_as_their_networks_do(kind, rng):
     both.load_state_dict(stacked([net.state_dict() for net in singles]))
     x = torch.randn(6, 2, 3, 32, 32, generator=rng)
     y = torch.randint(10, (6, 2), generator=rng)
-    keep = torch.rand(2, 6, 2, 4, generator=rng) < critics.KEPT
+    keep = torch.rand(2, 6, 2, 4, generator=rng) < critics.KEEP_RATE
     made = both(x, y, keep)
     assert made.shape == (6, 2)
     for i, net in enumerate(singles):

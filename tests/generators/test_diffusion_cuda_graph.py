@@ -27,58 +27,60 @@ def model():
     return tiny_model()
 
 
-def chain(model, *, kept=None):
+def chain(model, *, stored=None):
     given = begin(model, ["a photograph of a cat", "a bridge"], row_seeds(2, 0), steps=STEPS)
     leaves = [t.detach().clone().requires_grad_() for t in (given.z, given.cond, given.null)]
-    out = ddim(model, *leaves, last=2, kept=kept)
+    out = ddim(model, *leaves, last=2, stored=stored)
     total = sum(z.square().sum() for z in out.originals)
     return out.z.detach(), torch.autograd.grad(total, leaves)
 
 
 @pytest.mark.parametrize("keep", [0, 2, STEPS, STEPS + 1])
-@pytest.mark.parametrize("kept", [None, 0])
-def test_a_replayed_chain_is_the_chain(model, keep, kept):
+@pytest.mark.parametrize("stored", [None, 0])
+def test_a_replayed_chain_is_the_chain(model, keep, stored):
     z, grads = chain(model)
-    twin = recorded(model, keep=keep)
+    replayed = recorded(model, keep=keep)
     for _ in range(2):  # the second time, recordings are used again
-        again, others = chain(twin, kept=kept)
+        again, others = chain(replayed, stored=stored)
         assert torch.allclose(again, z, atol=1e-6)
         for one, other in zip(grads, others, strict=True):
             assert torch.allclose(one, other, rtol=1e-4, atol=1e-6 * one.abs().max().item())
-    assert len(twin.unet._free) == keep
+    assert len(replayed.unet._free) == keep
 
 
 def test_a_chain_without_a_backward_pass_gives_its_recordings_back(model):
-    twin = recorded(model, keep=STEPS)
+    replayed = recorded(model, keep=STEPS)
     given = begin(model, ["a photograph of a cat"], row_seeds(1, 0), steps=STEPS)
     z = given.z.clone().requires_grad_()
-    out = ddim(twin, z, given.cond, given.null)
-    assert not twin.unet._free
+    out = ddim(replayed, z, given.cond, given.null)
+    assert not replayed.unet._free
     del out
     gc.collect()
-    assert len(twin.unet._free) == STEPS
+    assert len(replayed.unet._free) == STEPS
     with torch.no_grad():
-        ddim(twin, z, given.cond, given.null)
-    assert len(twin.unet._free) == STEPS
+        ddim(replayed, z, given.cond, given.null)
+    assert len(replayed.unet._free) == STEPS
 
 
 def test_inner_values_are_used_once(model):
-    twin = recorded(model, keep=STEPS)
+    replayed = recorded(model, keep=STEPS)
     given = begin(model, ["a photograph of a cat"], row_seeds(1, 0), steps=STEPS)
     z = given.z.clone().requires_grad_()
-    total = ddim(twin, z, given.cond, given.null).z.sum()
+    total = ddim(replayed, z, given.cond, given.null).z.sum()
     torch.autograd.grad(total, z, retain_graph=True)
     with pytest.raises(RuntimeError, match="one backward pass"):
         torch.autograd.grad(total, z)
 
 
 def test_another_batch_is_recorded_anew(model):
-    twin = recorded(model, keep=1)
+    replayed = recorded(model, keep=1)
     for rows in (1, 2, 1):
         given = begin(model, ["a photograph of a cat"] * rows, row_seeds(rows, 0), steps=2)
         with torch.no_grad():
             want = ddim(model, given.z, given.cond, given.null).z
-            assert torch.allclose(ddim(twin, given.z, given.cond, given.null).z, want, atol=1e-6)
+            assert torch.allclose(
+                ddim(replayed, given.z, given.cond, given.null).z, want, atol=1e-6
+            )
 
 
 def test_a_search_with_hooks_is_refused(model):
@@ -97,7 +99,7 @@ def test_networks_that_are_asked_count_in_memory(model):
     step, bare = measure(model, given, settings)
     again, whole = measure(model, given, settings, [Term(net, column, 16)])
     assert step == again
-    assert whole.kept >= bare.kept + 4 * 64 * 14 * 14 * 4  # what SiLU keeps of four cut-outs
+    assert whole.stored >= bare.stored + 4 * 64 * 14 * 14 * 4  # what SiLU keeps of four cut-outs
 
 
 @pytest.mark.gpu
@@ -107,9 +109,9 @@ def test_recorded_graphs_are_the_network(keep):
     for net in (made.vae, made.unet, made.text):
         net.to("cuda")
     z, grads = chain(made)
-    twin = recorded(made, keep=keep)
+    replayed = recorded(made, keep=keep)
     for _ in range(3):
-        again, others = chain(twin)
+        again, others = chain(replayed)
         assert torch.allclose(again, z, rtol=1e-3, atol=1e-4)
         for one, other in zip(grads, others, strict=True):
             assert torch.cosine_similarity(one.flatten(), other.flatten(), 0) > 0.9999

@@ -141,22 +141,22 @@ def test_gradients_with_and_without_checkpointing_are_equal(model, rng):
     given = begin(model, ["a cat", "a bridge"], row_seeds(2, 3), steps=4)
     weight = torch.randn(2, 4, 8, 8, generator=rng)
 
-    def gradients(kept):
+    def gradients(stored):
         leaves = [t.clone().requires_grad_() for t in (given.z, given.cond, given.null)]
-        chain = ddim(model, *leaves, guidance=3.0, last=2, kept=kept)
+        chain = ddim(model, *leaves, guidance=3.0, last=2, stored=stored)
         total = sum((weight * clean).sum() for clean in chain.originals)
         return torch.autograd.grad(total, leaves)
 
     plain = gradients(None)
-    for kept in (0, 1, 3, 4):
-        for a, b in zip(plain, gradients(kept), strict=True):
+    for stored in (0, 1, 3, 4):
+        for a, b in zip(plain, gradients(stored), strict=True):
             torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
 
 
 def test_every_condition_and_every_null_text_gets_a_gradient(model):
     given = begin(model, ["a cat"], row_seeds(1, 3), steps=5)
     leaves = [t.clone().requires_grad_() for t in (given.z, given.cond, given.null)]
-    chain = ddim(model, *leaves, guidance=3.0, kept=0)
+    chain = ddim(model, *leaves, guidance=3.0, stored=0)
     z, cond, null = torch.autograd.grad(chain.originals[-1].square().sum(), leaves)
     assert z.abs().sum() > 0
     assert (cond.abs().sum((0, 2, 3)) > 0).all()
@@ -171,7 +171,7 @@ def test_the_gradient_of_the_chain_is_its_slope(model):
     cond, null = given.cond.double(), given.null.double()
 
     def total(z):
-        return ddim(doubled, z, cond, null, guidance=3.0, kept=1).originals[-1].pow(2).sum()
+        return ddim(doubled, z, cond, null, guidance=3.0, stored=1).originals[-1].pow(2).sum()
 
     z = given.z.double().requires_grad_()
     (grad,) = torch.autograd.grad(total(z), z)

@@ -61,14 +61,14 @@ def leaves_of(given):
     return [t.detach().clone().requires_grad_() for t in (given.z, given.cond, given.null)]
 
 
-@pytest.mark.parametrize("kept", [0, 2, "blocks"])
-def test_gradients_are_the_same_however_little_is_kept(model, kept):
-    def gradients(kept):
+@pytest.mark.parametrize("stored", [0, 2, "blocks"])
+def test_gradients_are_the_same_however_little_is_kept(model, stored):
+    def gradients(stored):
         leaves = leaves_of(start(model, 2))
-        out = ddim(model, *leaves, last=2, kept=kept)
+        out = ddim(model, *leaves, last=2, stored=stored)
         return torch.autograd.grad(sum(z.square().sum() for z in out.originals), leaves)
 
-    for one, other in zip(gradients(None), gradients(kept), strict=True):
+    for one, other in zip(gradients(None), gradients(stored), strict=True):
         assert (one - other).abs().max() <= 1e-5 * one.abs().max()
 
 
@@ -79,10 +79,10 @@ def test_attention_that_is_put_in_is_there_when_a_block_is_computed_again(model)
     mix = mixing(model, [text], [text], [("cat", "cat")])
     other = begin(model, ["a bridge"], row_seeds(1, 5), steps=STEPS)
 
-    def gradients(kept, counts):
+    def gradients(stored, counts):
         leaves = leaves_of(other)
         around = inject(model, maps, mix, counts)
-        out = ddim(model, *leaves, kept=kept, around=around)
+        out = ddim(model, *leaves, stored=stored, around=around)
         return torch.autograd.grad(out.z.square().sum(), leaves)
 
     want, found, without = gradients(None, [2]), gradients("blocks", [2]), gradients(None, [0])
@@ -117,10 +117,10 @@ def test_networks_are_as_before_after_blocks_were_computed_again(model):
     assert not any("forward" in vars(block) for block in blocks(model.unet))
 
 
-@pytest.mark.parametrize("kept", [None, 1, 0, "blocks"])
-def test_a_whole_search_ends_alike_however_little_is_kept(model, term, kept):
+@pytest.mark.parametrize("stored", [None, 1, 0, "blocks"])
+def test_a_whole_search_ends_alike_however_little_is_kept(model, term, stored):
     found = ascend(
-        model, start(model), [term], settings=SHORT, seeds=row_seeds(1, 0), kept=kept
+        model, start(model), [term], settings=SHORT, seeds=row_seeds(1, 0), stored=stored
     )  # fmt: skip
     want = ascend(model, start(model), [term], settings=SHORT, seeds=row_seeds(1, 0))
     torch.testing.assert_close(found.trace, want.trace, rtol=1e-4, atol=1e-5)
@@ -148,18 +148,18 @@ def test_a_computation_keeps_what_its_gradient_needs():
     found = needed(
         lambda: x.exp().sin().sum(), [x]
     )  # exp keeps what it made, sin what it was given
-    assert found.kept == 4000 + 4 and found.peak >= 8000
+    assert found.stored == 4000 + 4 and found.peak >= 8000
 
 
-def peak_of(model, given, terms, kept):
+def peak_of(model, given, terms, stored):
     gc.collect()
     with Live() as live:
-        ascend(model, given, terms, settings=SHORT, seeds=row_seeds(len(given.z), 0), kept=kept)
+        ascend(model, given, terms, settings=SHORT, seeds=row_seeds(len(given.z), 0), stored=stored)
     return live.peak
 
 
 def test_less_kept_takes_less_and_blocks_least(model, term):
-    peaks = [peak_of(model, start(model), [term], kept) for kept in (None, 2, 0, "blocks")]
+    peaks = [peak_of(model, start(model), [term], stored) for stored in (None, 2, 0, "blocks")]
     assert peaks == sorted(peaks, reverse=True) and len(set(peaks)) == 4
 
 
@@ -169,17 +169,17 @@ def test_a_plan_keeps_to_its_budget(model, term, images):
     many = Term(term.table, term.column.repeat(images), term.side)
     given = start(model, images)
     step, picture = measure(model, start(model), SHORT, [term])
-    assert picture.peak > picture.kept and step.peak > step.kept
+    assert picture.peak > picture.stored and step.peak > step.stored
     least = memory.SLACK * at_most(step, picture, 0)
     plans = set()
     for factor in (1.3, 2.0, 12.0):
         budget = int(factor * images * least)
-        kept, size = steps_to_keep(model, given, SHORT, budget, [many])
-        assert kept != "blocks"
-        plans.add((kept, size))
+        stored, size = steps_to_keep(model, given, SHORT, budget, [many])
+        assert stored != "blocks"
+        plans.add((stored, size))
         some = Inputs(given.z[:size], given.cond[:size], given.null[:size])
         part = Term(term.table, many.column[:size], term.side)
-        assert peak_of(model, some, [part], kept) <= budget
+        assert peak_of(model, some, [part], stored) <= budget
     assert len(plans) == 3 and max(plans)[0] == STEPS
     assert steps_to_keep(model, given, SHORT, int(0.5 * least), [many]) == ("blocks", 1)
 
@@ -229,9 +229,9 @@ def test_less_and_less_is_tried_until_there_is_nothing_less():
 def test_a_part_that_ran_out_is_made_with_less_and_no_row_is_lost_or_made_twice():
     made, said, tried = [], [], []
 
-    def make(rows, kept):
-        tried.append((len(rows), kept))
-        if len(rows) > 1 or (kept != "blocks" and rows[0] >= 3):
+    def make(rows, stored):
+        tried.append((len(rows), stored))
+        if len(rows) > 1 or (stored != "blocks" and rows[0] >= 3):
             raise torch.OutOfMemoryError("CUDA out of memory")
         made.extend(rows)
 
@@ -241,13 +241,13 @@ def test_a_part_that_ran_out_is_made_with_less_and_no_row_is_lost_or_made_twice(
     assert any("nothing is lost" in line for line in said)
     assert any("every block computed twice" in line for line in said)
 
-    def never(rows, kept):
+    def never(rows, stored):
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
 
     with pytest.raises(InputError, match="go on with --resume"):
         in_parts(range(2), lambda: (2, 2), never, steps=20, say=said.append)
 
-    def broken(rows, kept):
+    def broken(rows, stored):
         raise RuntimeError("something else")
 
     with pytest.raises(RuntimeError, match="something else"):
@@ -262,7 +262,7 @@ def test_what_filled_memory_is_gone_when_the_next_try_begins():
 
     import weakref
 
-    def make(rows, kept):
+    def make(rows, stored):
         assert not any(ref() is not None for ref in alive)
         big = Big()
         alive.append(weakref.ref(big))

@@ -164,10 +164,10 @@ def test_noise_keeps_its_length_and_scores_do_not_fall(model, term):
     start = begin(model, ["a cat"] * 2, row_seeds(2, 0), steps=3)
     lengths = []
 
-    def told(k, now):
+    def callback(k, now):
         lengths.append(now.judged)
 
-    found = ascend(model, start, [term], settings=SHORT, seeds=row_seeds(2, 9), told=told)
+    found = ascend(model, start, [term], settings=SHORT, seeds=row_seeds(2, 9), callback=callback)
     assert len(lengths) == SHORT.updates + 1 == len(found.trace)
     torch.testing.assert_close(
         found.inputs.z.flatten(1).norm(dim=1), start.z.flatten(1).norm(dim=1), rtol=1e-6, atol=0
@@ -188,7 +188,7 @@ def test_rescaling_brings_back_the_length(rng):
 def test_keeping_fewer_steps_changes_nothing(model, term):
     start = begin(model, ["a cat"] * 2, row_seeds(2, 0), steps=3)
     whole = ascend(model, start, [term], settings=SHORT, seeds=row_seeds(2, 9))
-    again = ascend(model, start, [term], settings=SHORT, seeds=row_seeds(2, 9), kept=0)
+    again = ascend(model, start, [term], settings=SHORT, seeds=row_seeds(2, 9), stored=0)
     torch.testing.assert_close(whole.trace, again.trace, rtol=1e-4, atol=1e-4)
 
 
@@ -220,7 +220,7 @@ def test_memory_is_parsed_and_buys_steps(model):
     start = begin(model, ["a cat"] * 4, row_seeds(4, 0), steps=3)
     one = type(start)(start.z[:1], start.cond[:1], start.null[:1])
     step, picture = measure(model, one, SHORT)
-    assert step.kept > picture.kept > 0
+    assert step.stored > picture.stored > 0
     assert steps_to_keep(model, start, SHORT, 10**9) == (3, 4)
     few, images = steps_to_keep(model, start, SHORT, int(1.3 * (step.peak + picture.peak)))
     assert few in (0, 1) and images == 1

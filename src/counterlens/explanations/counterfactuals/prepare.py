@@ -168,7 +168,7 @@ def prepare(
     chain = settings.chain
     inversion = invert(
         model, x, source, guidance=chain.guidance, steps=chain.steps, inner=settings.inner,
-        rate=settings.rate, told=callback,
+        rate=settings.rate, callback=callback,
     )  # fmt: skip
     maps = attention_maps(model, inversion.inputs, settings)
     average = averaged(maps, steps=chain.steps).to(model.device)

@@ -52,7 +52,7 @@ from counterlens.generators.diffusion.optimise import (
     judge,
     score,
 )
-from counterlens.generators.diffusion.recompute import Kept
+from counterlens.generators.diffusion.recompute import StoredSteps
 from counterlens.generators.diffusion.words import Mixing, mixing
 from counterlens.search.adam import Iterate
 from counterlens.types import Images, Labels, Scores
@@ -124,7 +124,7 @@ def uvce(
     keep: Keep = "background",
     settings: EditSettings = UVCE,
     seeds: Seeds,
-    kept: Kept = None,
+    stored: StoredSteps = None,
     prepared: Prepared | None = None,
     callback: Callable[[int, Iterate], None] | None = None,
 ) -> Edit:
@@ -139,7 +139,7 @@ def uvce(
         masks: soft masks of the object; None takes the word's attention.
         keep: what is held.
         seeds: of the cut-outs, one per image.
-        kept: steps whose inner values are kept for the backward pass; see `ddim`.
+        stored: steps whose activations are stored for the backward pass; see `ddim`.
         prepared: the result of `prepare` for the same images and captions.
         callback: called with the number of every step and its iterate.
     """
@@ -159,7 +159,7 @@ def uvce(
     if any(model.side < WIDE * term.side for term in terms):
         chain = replace(chain, sigma=max(chain.sigma, settings.small_sigma))
     result = ascend(
-        model, start, terms, settings=chain, seeds=seeds, kept=kept, told=callback,
+        model, start, terms, settings=chain, seeds=seeds, stored=stored, callback=callback,
         penalty=penalty, hooks=hooks,
     )  # fmt: skip
 
@@ -168,7 +168,7 @@ def uvce(
         less = lighter(settings, number)
         around = hooks_of(model, part, mix[rows], held[rows], [chosen[i] for i in rows], less)
         return ascend(
-            model, here, some(terms, rows), settings=chain, kept=kept, told=callback,
+            model, here, some(terms, rows), settings=chain, stored=stored, callback=callback,
             seeds=mixed_seeds(seeds[rows], 100 + number), hooks=around,
             penalty=distance(part, held[rows], less),
         )  # fmt: skip

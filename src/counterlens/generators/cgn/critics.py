@@ -16,7 +16,7 @@ from counterlens.errors import InputError
 from counterlens.generators.cgn.stacked import StackEmbedding, StackLinear, conv
 
 CLASSES = 10
-KEPT = 0.6  # share of units that dropout leaves
+KEEP_RATE = 0.6  # share of units that dropout leaves
 
 Pictures = Float[Tensor, "b s 3 32 32"]
 Classes = Int[Tensor, "b s"]
@@ -42,8 +42,8 @@ class LinearCritic(nn.Module):
         """One score per picture."""
         h = torch.cat([x.flatten(2), self.classes(y)], 2)
         h = functional.leaky_relu(self.first(h), 0.2)
-        h = functional.leaky_relu(self.second(h) * keep[0] / KEPT, 0.2)
-        h = functional.leaky_relu(self.third(h) * keep[1] / KEPT, 0.2)
+        h = functional.leaky_relu(self.second(h) * keep[0] / KEEP_RATE, 0.2)
+        h = functional.leaky_relu(self.third(h) * keep[1] / KEEP_RATE, 0.2)
         scores: Tensor = self.last(h)[:, :, 0]
         return scores
 
@@ -85,9 +85,9 @@ def build(kind: str, stack: int, width: int) -> LinearCritic | ConvCritic:
     if kind == "linear":
         return LinearCritic(stack, width=width)
     if kind == "conv":
-        made = ConvCritic(stack, width=width)
-        for layer in made.modules():
+        critic = ConvCritic(stack, width=width)
+        for layer in critic.modules():
             if isinstance(layer, nn.Conv2d):
                 nn.init.normal_(layer.weight, 0.0, 0.02)
-        return made
+        return critic
     raise InputError(f"critic is {kind!r}, expected linear or conv.")

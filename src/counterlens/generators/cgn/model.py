@@ -93,8 +93,8 @@ class Texture(nn.Module):
         """Textures, not yet shuffled."""
         x = self.start(inside).reshape(len(inside), -1, 8, 8)
         x = self.norm(self.last(self.up2(self.up1(x)))).tanh()
-        made: Tensor = x.reshape(len(x), self.stack, 3, SIDE, SIDE)
-        return made
+        out: Tensor = x.reshape(len(x), self.stack, 3, SIDE, SIDE)
+        return out
 
 
 class CGN(nn.Module):
@@ -119,14 +119,14 @@ class CGN(nn.Module):
 
     def masks(self, u: Noise, y: Classes) -> Masks:
         """Masks of digits y."""
-        made: Masks = self.shape(torch.cat([u, self.classes(y)], 2))
-        return made
+        out: Masks = self.shape(torch.cat([u, self.classes(y)], 2))
+        return out
 
     def fills(self, part: Part, u: Noise, y: Classes, places: Places) -> Fills:
         """Object or background textures of classes y, shuffled."""
         mechanism = self.object if part == "object" else self.background
-        made = mechanism(torch.cat([u, self.classes(y)], 2))
-        return shuffled(made, places, self.shuffle)
+        out = mechanism(torch.cat([u, self.classes(y)], 2))
+        return shuffled(out, places, self.shuffle)
 
 
 def compose(mask: Masks, front: Fills, behind: Fills) -> Fills:
@@ -197,8 +197,8 @@ class DCGAN(nn.Module):
     def forward(self, u: Noise, y: Classes, places: Tensor | None = None) -> Fills:
         """Pictures in [−1, 1] of classes y."""
         inside = torch.cat([u, self.classes(y)], 2).reshape(len(u), -1, 1, 1)
-        made: Tensor = self.layers(inside)
-        return made.reshape(len(u), self.stack, 3, SIDE, SIDE)
+        out: Tensor = self.layers(inside)
+        return out.reshape(len(u), self.stack, 3, SIDE, SIDE)
 
 
 KINDS = ("cgn", "gan")

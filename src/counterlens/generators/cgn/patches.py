@@ -2,7 +2,7 @@
 
 A neighbourhood of every pixel is laid out as a column (`around`), or products are added to where
 their neighbourhood lies (`gathered`); each is the other's derivative. For a stack this is one
-product for all networks, on the units that are made for products.
+product for all networks, on the units built for products.
 
 Differs: of the two ways to order product and neighbourhood, the one that moves less is taken.
 """
@@ -25,14 +25,14 @@ def conv(
     if stride == 1 and outside < inside:  # the product first: its result is smaller
         turned = weight.view(stack, outside, inside, side, side).flip(3, 4).permute(0, 1, 3, 4, 2)
         flat = planes.reshape(stack, inside, -1)
-        made = turned.reshape(stack, -1, inside) @ flat
-        grid = made.reshape(stack * outside, side, side, b, *x.shape[2:])
+        out = turned.reshape(stack, -1, inside) @ flat
+        grid = out.reshape(stack * outside, side, side, b, *x.shape[2:])
         grown = [n + 2 * pad - side + 1 for n in x.shape[2:]]
         return _gathered(grid, grown, 1, side - 1 - pad).transpose(0, 1)
     columns = _around(planes, side, stride, pad)
     shape = columns.shape[3:]
-    made = weight.view(stack, outside, -1) @ columns.reshape(stack, inside * side**2, -1)
-    return made.reshape(stack * outside, *shape).transpose(0, 1)
+    out = weight.view(stack, outside, -1) @ columns.reshape(stack, inside * side**2, -1)
+    return out.reshape(stack * outside, *shape).transpose(0, 1)
 
 
 def transposed(
@@ -41,8 +41,8 @@ def transposed(
     """Grouped transposed convolution."""
     inside, outside, side = len(weight) // stack, weight.shape[1], weight.shape[2]
     flat = x.transpose(0, 1).reshape(stack, inside, -1)
-    made = weight.view(stack, inside, -1).transpose(1, 2) @ flat
-    grid = made.reshape(stack * outside, side, side, len(x), *x.shape[2:])
+    out = weight.view(stack, inside, -1).transpose(1, 2) @ flat
+    grid = out.reshape(stack * outside, side, side, len(x), *x.shape[2:])
     grown = [(n - 1) * stride + side - 2 * pad for n in x.shape[2:]]
     return _gathered(grid, grown, stride, pad).transpose(0, 1)
 
@@ -55,8 +55,8 @@ def of_twice(
     A pixel of the larger picture has one of four parities; the four filters follow each other, as
     `pixel_shuffle` wants them: conv(twice(x), W) = pixel_shuffle(conv(x, of_twice(W))).
     """
-    made = (weight.flatten(2) @ taps).view(*weight.shape[:2], 4, 3, 3)
-    return made.transpose(1, 2).reshape(-1, weight.shape[1], 3, 3)
+    out = (weight.flatten(2) @ taps).view(*weight.shape[:2], 4, 3, 3)
+    return out.transpose(1, 2).reshape(-1, weight.shape[1], 3, 3)
 
 
 def taps() -> Float[Tensor, "9 36"]:
@@ -108,10 +108,10 @@ class _Gathered(torch.autograd.Function):
 
 
 def _around(x: Tensor, side: int, stride: int, pad: int) -> Tensor:
-    made: Tensor = _Around.apply(x, side, stride, pad)
-    return made
+    out: Tensor = _Around.apply(x, side, stride, pad)
+    return out
 
 
 def _gathered(grid: Tensor, size: list[int], stride: int, pad: int) -> Tensor:
-    made: Tensor = _Gathered.apply(grid, size, stride, pad)
-    return made
+    out: Tensor = _Gathered.apply(grid, size, stride, pad)
+    return out

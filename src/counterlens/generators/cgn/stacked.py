@@ -76,19 +76,19 @@ class StackConv(nn.Conv2d):
         edge = (self.stride[0], int(self.padding[0]))
         if self.form == "apart":
             parts = zip(input.chunk(self.groups, 1), self.weight.chunk(self.groups), strict=True)
-            made = torch.cat([functional.conv2d(x, w, None, *edge) for x, w in parts], 1)
+            out = torch.cat([functional.conv2d(x, w, None, *edge) for x, w in parts], 1)
         else:
             weight = self.weight.to(self.dtype)
-            made = patches.conv(input.to(self.dtype), weight, self.groups, *edge)
-            made = made.to(input.dtype).contiguous()
-        return made if self.bias is None else made + self.bias[:, None, None]
+            out = patches.conv(input.to(self.dtype), weight, self.groups, *edge)
+            out = out.to(input.dtype).contiguous()
+        return out if self.bias is None else out + self.bias[:, None, None]
 
     def twice(self, x: Float[Tensor, "b _ h w"]) -> Float[Tensor, "b _ _ _"]:
         """The convolution of the picture at twice its size, nearest neighbour."""
         if self._own_way() and self.form == "matmul":
             weight = patches.of_twice(self.weight, self.taps).to(self.dtype)
-            made = patches.conv(x.to(self.dtype), weight, self.groups, 1, 1)
-            return functional.pixel_shuffle(made.to(x.dtype), 2)
+            out = patches.conv(x.to(self.dtype), weight, self.groups, 1, 1)
+            return functional.pixel_shuffle(out.to(x.dtype), 2)
         return self(functional.interpolate(x, scale_factor=2.0, mode="nearest"))  # type: ignore[no-any-return]
 
     def _own_way(self) -> bool:
@@ -110,8 +110,8 @@ class StackUp(nn.ConvTranspose2d):
         edge = (self.stride[0], int(self.padding[0]))
         if self.form == "matmul":
             weight = self.weight.to(self.dtype)
-            made = patches.transposed(input.to(self.dtype), weight, self.groups, *edge)
-            return made.to(input.dtype).contiguous()
+            out = patches.transposed(input.to(self.dtype), weight, self.groups, *edge)
+            return out.to(input.dtype).contiguous()
         parts = zip(input.chunk(self.groups, 1), self.weight.chunk(self.groups), strict=True)
         return torch.cat([functional.conv_transpose2d(x, w, None, *edge) for x, w in parts], 1)
 

@@ -1,4 +1,4 @@
-"""Cross-attention of a UNet: look at it, or put other maps in its place.
+"""Cross-attention of a UNet: record its maps, or replace them.
 
 Only the half of a batch that sees the prompt is looked at or changed; the null text's half is the
 network's own. What happens is a function of the step's number alone, so a step that is computed
@@ -33,7 +33,7 @@ class Maps:
     """Cross-attention of a chain's first steps: for each step, layer by layer.
 
     Args:
-        steps: layers by name; as many steps as were asked for.
+        steps: layers by name; as many steps as were recorded.
     """
 
     steps: tuple[Mapping[str, Map], ...]
@@ -97,7 +97,7 @@ def inject(model: LatentDiffusion, maps: Maps, mix: Mixing, counts: Sequence[int
     """
     least, most = min(counts), max(counts)
     if most > len(maps.steps):
-        raise ValueError(f"maps of {len(maps.steps)} steps, {most} asked for")
+        raise ValueError(f"maps of {len(maps.steps)} steps, {most} expected")
 
     def around(step: int) -> AbstractContextManager[None]:
         if step >= most:
@@ -129,7 +129,7 @@ class _Seen:
 
 
 class _Put:
-    """Attention that is told its maps for the last rows of a batch."""
+    """Attention with injected maps for the last rows of a batch."""
 
     def __init__(self, maps: Map, mix: Mixing, here: Flags | None) -> None:
         self.maps, self.mix, self.here = maps, mix, here
@@ -139,17 +139,17 @@ class _Put:
     ) -> Tensor:
         query, key, value = _projected(attn, hidden_states, encoder_hidden_states)
         free = len(hidden_states) - len(self.maps)
-        told = mixed(self.maps.to(value.device), self.mix).to(value.dtype) @ value[free:]
+        injected = mixed(self.maps.to(value.device), self.mix).to(value.dtype) @ value[free:]
         own = self.here is not None
         if free or own:
             rows = slice(None) if own else slice(free)
-            found = torch.nn.functional.scaled_dot_product_attention(
+            own_output = torch.nn.functional.scaled_dot_product_attention(
                 query[rows], key[rows], value[rows], scale=attn.scale
             )
             if self.here is not None:
-                told = torch.where(self.here.view(-1, 1, 1, 1), told, found[free:])
-            told = torch.cat([found[:free], told])
-        return _out(attn, told)
+                injected = torch.where(self.here.view(-1, 1, 1, 1), injected, own_output[free:])
+            injected = torch.cat([own_output[:free], injected])
+        return _out(attn, injected)
 
 
 def mixed(maps: Map, mix: Mixing) -> Map:
@@ -193,11 +193,11 @@ def _softmax(attn: Any, query: Tensor, key: Tensor) -> Map:
 
     Equation: attention2017 (1)   softmax(Q Kᵀ / √d)
     """
-    found: Tensor = query.float() @ key.float().transpose(-1, -2) * attn.scale
-    return found.softmax(-1)
+    scores: Tensor = query.float() @ key.float().transpose(-1, -2) * attn.scale
+    return scores.softmax(-1)
 
 
-def _out(attn: Any, found: Float[Tensor, "b a p d"]) -> Float[Tensor, "b p e"]:
-    joined = found.transpose(1, 2).flatten(2)
-    made: Tensor = attn.to_out[1](attn.to_out[0](joined))
-    return made / float(attn.rescale_output_factor)
+def _out(attn: Any, heads: Float[Tensor, "b a p d"]) -> Float[Tensor, "b p e"]:
+    joined = heads.transpose(1, 2).flatten(2)
+    projected: Tensor = attn.to_out[1](attn.to_out[0](joined))
+    return projected / float(attn.rescale_output_factor)

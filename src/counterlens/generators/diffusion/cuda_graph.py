@@ -5,11 +5,11 @@ takes the host longer than a fast device needs to run them. A recording is sent 
 
 Only benchmarks/bench_diffusion.py uses it. There, on an H200 (Stable Diffusion 1.4 with random
 weights, 512 pixels, batches of 8), it was 5.7 times as fast as the paper's form and the plain
-network 5.5 times, and it had room for 4 kept steps where the plain one had for 6. That is too
-little for what it asks of a workflow: no hooks, and one batch shape.
+network 5.5 times, and it had room for 4 stored steps where the plain one had for 6. That is too
+little for what it requires of a workflow: no hooks, and one batch shape.
 
 Paper: Chen et al. 2016 (checkpointing2016): a step is computed again in the backward pass.
-Differs: so many steps as were asked for have a recording of their own, whose inner values stay in
+Differs: `keep` steps have a recording of their own, whose activations stay in
        place until the backward pass; all others share one that computes twice.
 """
 
@@ -31,7 +31,7 @@ def recorded(model: LatentDiffusion, *, keep: int = 0) -> LatentDiffusion:
     """The same model, its UNet replayed. For chains without hooks, one batch shape at a time.
 
     Args:
-        keep: steps whose inner values are kept for the backward pass; each takes its own memory.
+        keep: steps whose activations are stored for the backward pass; each takes its own memory.
     """
     return replace(model, unet=Recorded(model.unet, keep=keep))
 
@@ -64,10 +64,10 @@ class Recorded(nn.Module):
             self._shape = shape
         assert self._shared is not None
         if torch.is_grad_enabled() and (z.requires_grad or encoder_hidden_states.requires_grad):
-            made: Tensor = _Replayed.apply(*given, self)
+            predicted: Tensor = _Replayed.apply(*given, self)
         else:
-            made = self._shared.ahead(given)
-        return SimpleNamespace(sample=made)
+            predicted = self._shared.replay_forward(given)
+        return SimpleNamespace(sample=predicted)
 
     def lend(self) -> "_Lent":
         """A recording that keeps, while there is a free one; else the shared one."""
@@ -98,18 +98,18 @@ class _Pair:
         self.unet, self.keeps = unet, keeps
         z, times, text = (one.detach().clone() for one in given)
         self.z, self.times, self.text = z.requires_grad_(), times, text.requires_grad_()
-        self.made: Tensor | None = None
+        self.predicted: Tensor | None = None
         self.out = torch.zeros_like(z)
         self.slope = torch.zeros_like(z)
         self.slopes = torch.zeros_like(z), torch.zeros_like(text)
         pool = torch.cuda.graph_pool_handle() if z.is_cuda else None
-        self._ahead = _record(self._forward, z.device, pool)
+        self._replay_forward = _record(self._forward, z.device, pool)
         self._back = _record(self._backward, z.device, pool)
 
-    def ahead(self, given: _Inputs) -> Tensor:
-        """What the UNet says."""
+    def replay_forward(self, given: _Inputs) -> Tensor:
+        """The UNet's prediction."""
         self._put(given)
-        self._ahead()
+        self._replay_forward()
         return self.out.clone()
 
     def back(self, slope: Tensor, given: _Inputs | None) -> tuple[Tensor, Tensor]:
@@ -127,19 +127,21 @@ class _Pair:
 
     @torch.enable_grad()
     def _forward(self) -> None:
-        made = _said(self.unet, self.z, self.times, self.text)
-        self.out.copy_(made.detach())
-        self.made = made if self.keeps else None
+        predicted = _predict(self.unet, self.z, self.times, self.text)
+        self.out.copy_(predicted.detach())
+        self.predicted = predicted if self.keeps else None
 
     @torch.enable_grad()
     def _backward(self) -> None:
-        made = self.made if self.keeps else _said(self.unet, self.z, self.times, self.text)
-        if made is None:
+        predicted = (
+            self.predicted if self.keeps else _predict(self.unet, self.z, self.times, self.text)
+        )
+        if predicted is None:
             raise RuntimeError("a step's inner values were used up: one backward pass per chain")
-        found = torch.autograd.grad(made, (self.z, self.text), self.slope)
-        for place, one in zip(self.slopes, found, strict=True):
+        gradients = torch.autograd.grad(predicted, (self.z, self.text), self.slope)
+        for place, one in zip(self.slopes, gradients, strict=True):
             place.copy_(one)
-        self.made = None
+        self.predicted = None
 
 
 class _Replayed(torch.autograd.Function):
@@ -150,8 +152,8 @@ class _Replayed(torch.autograd.Function):
         ctx.lent = net.lend()
         if not ctx.lent.pair.keeps:
             ctx.save_for_backward(z, times, text)
-        made: Tensor = ctx.lent.pair.ahead((z, times, text))
-        return made
+        predicted: Tensor = ctx.lent.pair.replay_forward((z, times, text))
+        return predicted
 
     @staticmethod
     @torch.autograd.function.once_differentiable
@@ -164,13 +166,13 @@ class _Replayed(torch.autograd.Function):
         return z, None, text, None
 
 
-def _said(unet: nn.Module, z: Tensor, times: Tensor, text: Tensor) -> Tensor:
-    made: Tensor = unet(z, times, encoder_hidden_states=text).sample
-    return made
+def _predict(unet: nn.Module, z: Tensor, times: Tensor, text: Tensor) -> Tensor:
+    predicted: Tensor = unet(z, times, encoder_hidden_states=text).sample
+    return predicted
 
 
 def _wake(unet: nn.Module, given: _Inputs) -> None:
-    """Twice forward and backward: whatever is made or chosen lazily is, before a recording."""
+    """Twice forward and backward: lazy initialisation happens before a recording."""
     z, times, text = (one.detach() for one in given)
     if not z.is_cuda:
         return
@@ -179,9 +181,9 @@ def _wake(unet: nn.Module, given: _Inputs) -> None:
     with torch.cuda.stream(stream), torch.enable_grad():
         leaves = z.clone().requires_grad_(), text.clone().requires_grad_()
         for _ in range(2):
-            made = _said(unet, leaves[0], times, leaves[1])
-            torch.autograd.grad(made, leaves, torch.zeros_like(made))
-        del made, leaves
+            predicted = _predict(unet, leaves[0], times, leaves[1])
+            torch.autograd.grad(predicted, leaves, torch.zeros_like(predicted))
+        del predicted, leaves
     torch.cuda.current_stream(z.device).wait_stream(stream)
 
 

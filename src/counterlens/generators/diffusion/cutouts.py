@@ -1,4 +1,4 @@
-"""Cut-outs: a classifier is asked about many crops of an image, so noise cannot fool it.
+"""Cut-outs: a classifier evaluates many crops of an image, so noise cannot fool it.
 
 Paper: Augustin et al. 2024 (digin2024), appendix A and Figure 13; sizes from its code: crops are
        biased to large ones (power 0.3), pooled to the classifier's side, with Gaussian noise.

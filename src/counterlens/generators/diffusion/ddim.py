@@ -20,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 
 from counterlens.errors import InputError
 from counterlens.generators.diffusion.model import Cond, LatentDiffusion, Latents
-from counterlens.generators.diffusion.recompute import Kept, blocks_again
+from counterlens.generators.diffusion.recompute import StoredSteps, blocks_again
 
 Conds = Float[Tensor, "b t n d"]
 """One text condition per image and step."""
@@ -81,7 +81,7 @@ def ddim(
     *,
     guidance: float = 3.0,
     last: int = 1,
-    kept: Kept = None,
+    stored: StoredSteps = None,
     around: Callable[[int], AbstractContextManager[None]] | None = None,
     enter: Callable[[int, Latents], Latents] | None = None,
 ) -> Chain:
@@ -94,8 +94,8 @@ def ddim(
         cond, null: one condition and one null text per step; their number is the number of steps.
         guidance: g; 1 uses the condition alone.
         last: how many of the last predicted clean latents to return.
-        kept: steps, counted from the end, whose inner values are kept for the backward pass; the
-            others are computed again there, with "blocks" all, block by block. None keeps all. The
+        stored: steps, counted from the end, whose activations are stored for the backward pass; the
+            others are recomputed there, with "blocks" all, block by block. None stores all. The
             gradient is the same.
         around: what surrounds the network at step i, see `attention`.
         enter: what is done to the latents with which step i begins, such as blending.
@@ -109,18 +109,18 @@ def ddim(
         raise InputError(f"guidance is {guidance}, expected 1 or more, e.g. 3.")
     schedule = model.schedule
     originals: list[Latents] = []
-    whole = steps if kept is None else 0 if kept == "blocks" else kept
+    whole = steps if stored is None else 0 if stored == "blocks" else stored
     for i, time in enumerate(schedule.times(steps)):
         before = schedule.before(time, steps)
         alphas = schedule.alpha(time), schedule.alpha(before)
         one = _step(
             model, time, *alphas, guidance,
             nullcontext if around is None else partial(around, i),
-            None if enter is None else partial(enter, i), kept == "blocks",
+            None if enter is None else partial(enter, i), stored == "blocks",
         )  # fmt: skip
         again = i < steps - whole and torch.is_grad_enabled()
-        if again and not getattr(model.unet, "recomputes", False):  # see `recorded`
-            # nothing random happens inside, so no random state needs to be kept
+        if again and not getattr(model.unet, "recomputes", False):  # see `cuda_graph`
+            # nothing random happens inside, so no random state needs to be saved
             z, clean = checkpoint(
                 one, z, cond[:, i], null[:, i], use_reentrant=False, preserve_rng_state=False
             )

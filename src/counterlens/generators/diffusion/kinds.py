@@ -2,7 +2,7 @@
 
 The functions of `latent` assume one CLIP text encoder, a UNet that takes the autoencoder's latents
 and nothing else, and no input but image, time and text. Folders of other kinds would crash deep
-inside, or run and mean nothing, so they are refused by what their configuration files say.
+inside, or run and mean nothing, so they are refused by their configuration files.
 """
 
 from collections.abc import Mapping
@@ -48,16 +48,16 @@ def check_unet(unet: Mapping[str, Any], vae: Mapping[str, Any], where: str) -> N
             "distilled to a few steps"
         )
     elif channels != latents:
-        guess = _CHANNELS.get(channels, "a model with further inputs")
+        guess = _CHANNELS.get(channels, "a model with additional inputs")
         kind = f"is {guess}: its UNet takes {channels} channels, its latents have {latents}"
     elif unet.get("addition_embed_type") is not None:
-        kind = f"has a UNet with further inputs ({unet['addition_embed_type']}, as in SDXL)"
+        kind = f"has a UNet with additional inputs ({unet['addition_embed_type']}, as in SDXL)"
     else:
         return
     raise InputError(f"{where} {kind}, which cannot be searched. {_EXPECTED}")
 
 
 def _class(index: Mapping[str, Any], part: str) -> str:
-    """The class that opens a part of a pipeline; empty where the index does not say."""
+    """The class that opens a part of a pipeline; empty where the index does not name it."""
     entry = index.get(part)
     return str(entry[1] or "") if isinstance(entry, (list, tuple)) and len(entry) == 2 else ""

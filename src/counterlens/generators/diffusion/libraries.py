@@ -29,7 +29,7 @@ def transformers_for(purpose: str) -> Any:
 
 
 def libraries() -> tuple[Any, Any]:
-    """diffusers and transformers, told to be quiet."""
+    """diffusers and transformers, with their logging reduced."""
     transformers = transformers_for("a generator")
     try:
         import diffusers

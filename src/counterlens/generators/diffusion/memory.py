@@ -1,7 +1,7 @@
-"""How much of a chain to keep for the backward pass, chosen by a memory budget.
+"""How many steps of a chain to store for the backward pass, chosen by a memory budget.
 
 Paper: Chen et al. 2016 (checkpointing2016); digin2024, Algorithm 1, recomputes every step.
-Differs: what a step and a decoded image take is measured, kept and at most; as many steps as fit
+Differs: what a step and a decoded image take is measured, stored and at most; as many steps as fit
        are not computed twice. Where not even one fits, every block is computed again, too.
 """
 
@@ -20,7 +20,7 @@ from counterlens.generators.diffusion.ddim import guided_noise
 from counterlens.generators.diffusion.meter import Need, needed
 from counterlens.generators.diffusion.model import LatentDiffusion
 from counterlens.generators.diffusion.optimise import Inputs, Settings, Term, augmented
-from counterlens.generators.diffusion.recompute import Kept
+from counterlens.generators.diffusion.recompute import StoredSteps
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 SLACK = 1.15  # what allocators lose
@@ -35,13 +35,13 @@ def parse_memory(text: str) -> int:
     >>> parse_memory("12GB"), parse_memory("1.5 GiB"), parse_memory("800M")
     (12000000000, 1610612736, 800000000)
     """
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?\s*", text.lower())
-    if not found or float(found[1]) <= 0:
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?\s*", text.lower())
+    if not match or float(match[1]) <= 0:
         raise InputError(f"memory is {text!r}, expected a size such as 12GB.")
-    unit = _UNITS[found[2]]
-    if found[3]:
+    unit = _UNITS[match[2]]
+    if match[3]:
         unit = 1024 ** [1, 10**3, 10**6, 10**9, 10**12].index(unit)
-    return int(float(found[1]) * unit)
+    return int(float(match[1]) * unit)
 
 
 def free_memory(device: torch.device) -> int:
@@ -52,7 +52,7 @@ def free_memory(device: torch.device) -> int:
         return int(0.85 * (free + cached))
     try:
         return int(0.5 * os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-    except (ValueError, OSError, AttributeError):  # not every system says
+    except (ValueError, OSError, AttributeError):  # not every system tells
         return 4 * 10**9
 
 
@@ -78,8 +78,8 @@ def steps_to_keep(
     """How many steps of a chain fit the budget un-recomputed, and how many images at a time.
 
     Measured on one image: what one step and one decoded image take, with the answers of the
-    terms' networks to its cut-outs. Where one image with nothing kept does not fit, "blocks", the
-    least there is; whether that fits is not asked.
+    terms' networks to its cut-outs. Where one image with nothing stored does not fit, "blocks", the
+    least there is; whether that fits is not checked.
     """
     one = Inputs(start.z[:1], start.cond[:1], start.null[:1])
     try:
@@ -88,33 +88,33 @@ def steps_to_keep(
         if not out_of_memory(error):
             raise
         return "blocks", 1
-    aside = COPIES * sum(part.nbytes for part in (one.z, one.cond, one.null))
+    variables = COPIES * sum(part.nbytes for part in (one.z, one.cond, one.null))
     left = budget / SLACK
-    if left < aside + at_most(step, picture, 0):
+    if left < variables + at_most(step, picture, 0):
         return "blocks", 1
-    images = int(left / (aside + at_most(step, picture, 1)))
+    images = int(left / (variables + at_most(step, picture, 1)))
     images = max(1, min(len(start.z), images))
-    each = left / images - aside
-    whole = settings.steps * step.kept + settings.last * picture.kept
-    if whole + max(step.peak - step.kept, picture.peak - picture.kept) <= each:
+    each = left / images - variables
+    whole = settings.steps * step.stored + settings.last * picture.stored
+    if whole + max(step.peak - step.stored, picture.peak - picture.stored) <= each:
         return settings.steps, images
     fits = [k for k in range(settings.steps) if at_most(step, picture, k) <= each]
     return max(fits, default=0), images
 
 
-def at_most(step: Need, picture: Need, kept: int) -> int:
-    """The most bytes of one image's update when so many steps are kept.
+def at_most(step: Need, picture: Need, stored: int) -> int:
+    """The most bytes of one image's update when so many steps are stored.
 
-    The kept steps wait while images are decoded and judged, one after another; then the last step
-    goes backwards while the others wait; then the steps that are not kept, one after another.
+    The stored steps wait while images are decoded and judged, one after another; then the last step
+    goes backwards while the others wait; then the steps that are not stored, one after another.
     """
-    return max(kept * step.kept + picture.peak, max(0, kept - 1) * step.kept + step.peak)
+    return max(stored * step.stored + picture.peak, max(0, stored - 1) * step.stored + step.peak)
 
 
 def measure(
     model: LatentDiffusion, one: Inputs, settings: Settings, terms: Sequence[Term] = ()
 ) -> tuple[Need, Need]:
-    """Bytes of one step, and of one decoded image with what networks say of its cut-outs."""
+    """Bytes of one step, and of one decoded image with the networks' outputs on its cut-outs."""
     time = model.schedule.times(settings.steps)[-1]
     given = (one.z, one.cond[:, 0], one.null[:, 0])
     z, cond, null = leaves = [part.detach().clone().requires_grad_() for part in given]
@@ -128,28 +128,28 @@ def measure(
         x = model.decode(z)
         return augmented(first, x, settings, seeds) if first else x
 
-    asked = leaves if settings.guidance != 1 else leaves[:2]  # without guidance no null text
-    return needed(step, asked), needed(picture, leaves[:1])
+    inputs = leaves if settings.guidance != 1 else leaves[:2]  # without guidance no null text
+    return needed(step, inputs), needed(picture, leaves[:1])
 
 
-def less(kept: Kept, images: int) -> tuple[Kept, int] | None:
+def less(stored: StoredSteps, images: int) -> tuple[StoredSteps, int] | None:
     """What to try after memory ran out; None where there is nothing less."""
     if images > 1:
-        return ("blocks" if kept == "blocks" else 0), images // 2
-    if kept == "blocks":
+        return ("blocks" if stored == "blocks" else 0), images // 2
+    if stored == "blocks":
         return None
-    return (0 if kept is None or kept > 0 else "blocks"), 1
+    return (0 if stored is None or stored > 0 else "blocks"), 1
 
 
-def told(kept: Kept, steps: int) -> str:
+def describe(stored: StoredSteps, steps: int) -> str:
     """A plan in words.
 
-    >>> told(3, 20), told("blocks", 20)
-    ('3 of 20 steps kept', 'every block computed twice')
+    >>> describe(3, 20), describe("blocks", 20)
+    ('3 of 20 steps stored', 'every block computed twice')
     """
-    if kept == "blocks":
+    if stored == "blocks":
         return "every block computed twice"
-    return f"{steps if kept is None else kept} of {steps} steps kept"
+    return f"{steps if stored is None else stored} of {steps} steps stored"
 
 
 def out_of_memory(error: RuntimeError) -> bool:

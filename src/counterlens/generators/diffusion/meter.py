@@ -21,25 +21,25 @@ class Need:
     """Bytes beside those that were there before.
 
     Args:
-        kept: between the forward and the backward pass.
+        stored: between the forward and the backward pass.
         peak: the most at any time.
     """
 
-    kept: int
+    stored: int
     peak: int
 
 
 def needed(compute: Callable[[], Tensor], leaves: Sequence[Tensor]) -> Need:
-    """What a computation keeps for its gradient, and the most that both take at a time."""
+    """What a computation stores for its gradient, and the peak of both."""
     device = leaves[0].device
     if device.type == "cuda":
-        _allocated(compute, leaves, device)  # what is made once and stays is no part of it
+        _allocated(compute, leaves, device)  # what is allocated once and stays does not count
         return _allocated(compute, leaves, device)
     with torch.enable_grad(), Live() as live:
-        made = compute()
-        kept = live.now
-        torch.autograd.grad(made.sum(), leaves)
-    return Need(kept, live.peak)
+        result = compute()
+        stored = live.now
+        torch.autograd.grad(result.sum(), leaves)
+    return Need(stored, live.peak)
 
 
 def _allocated(
@@ -48,14 +48,14 @@ def _allocated(
     torch.cuda.reset_peak_memory_stats(device)
     before = torch.cuda.memory_allocated(device)
     with torch.enable_grad():
-        made = compute()
-        kept = torch.cuda.memory_allocated(device) - before
-        torch.autograd.grad(made.sum(), leaves)
-    return Need(kept, torch.cuda.max_memory_allocated(device) - before)
+        result = compute()
+        stored = torch.cuda.memory_allocated(device) - before
+        torch.autograd.grad(result.sum(), leaves)
+    return Need(stored, torch.cuda.max_memory_allocated(device) - before)
 
 
 class Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts the bytes of all storages that are made inside and alive: `now`, and `peak`."""
+    """Counts the bytes of all storages that are allocated inside and alive: `now`, and `peak`."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

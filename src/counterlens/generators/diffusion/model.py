@@ -19,10 +19,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from counterlens.errors import InputError, first_line
-from counterlens.generators.diffusion import schedule as schedules
 from counterlens.generators.diffusion.kinds import check_pipeline, check_unet
 from counterlens.generators.diffusion.libraries import libraries
-from counterlens.generators.diffusion.schedule import Schedule
+from counterlens.generators.diffusion.schedule import STABLE_DIFFUSION, Schedule, from_config
 from counterlens.runs import read_object, write_json
 from counterlens.types import Images
 
@@ -109,20 +108,20 @@ class LatentDiffusion:
         return (out.float() / 2 + 0.5).clamp(0, 1)
 
     def noise(self, z: Latents, time: int, cond: Cond) -> Latents:
-        """The noise that the network sees in z at a time, whatever kind of answer it gives.
+        """The noise predicted in z at a time, whatever the network's prediction type.
 
         Equation: salimans2022 §4   ε = √ᾱ v + √(1 − ᾱ) z;  ε = (z − √ᾱ x̂₀) / √(1 − ᾱ)
         """
         like = next(self.unet.parameters()).dtype
         times = torch.full((len(z),), time, device=z.device)
         out: Tensor = self.unet(z.to(like), times, encoder_hidden_states=cond.to(like)).sample
-        said = out.to(z.dtype)
+        predicted = out.to(z.dtype)
         if self.schedule.prediction == "epsilon":
-            return said
+            return predicted
         alpha = self.schedule.alpha(time)
         if self.schedule.prediction == "v_prediction":
-            return math.sqrt(alpha) * said + math.sqrt(1 - alpha) * z
-        return (z - math.sqrt(alpha) * said) / math.sqrt(1 - alpha)
+            return math.sqrt(alpha) * predicted + math.sqrt(1 - alpha) * z
+        return (z - math.sqrt(alpha) * predicted) / math.sqrt(1 - alpha)
 
 
 def load(
@@ -163,7 +162,7 @@ def load(
     name = str(card.get("name", folder.name)) if card else folder.name
     for net in (vae, unet, text):
         nn.Module.to(net.eval().requires_grad_(False), device, kind)
-    schedule = schedules.from_config(scheduler)
+    schedule = from_config(scheduler)
     return LatentDiffusion(vae, unet, text, tokenizer, schedule, name, card)
 
 
@@ -174,8 +173,8 @@ def save(model: LatentDiffusion, folder: Path, *, card: Mapping[str, Any]) -> No
         half = nn.Module.to(copy.deepcopy(net).cpu(), torch.float16)
         half.save_pretrained(folder / name, safe_serialization=True)  # type: ignore[operator]
     model.tokenizer.save_pretrained(folder / "tokenizer")
-    scheduler = {"_class_name": "DDIMScheduler", **schedules.STABLE_DIFFUSION}
-    if not torch.equal(schedules.from_config(scheduler).alphas, model.schedule.alphas.cpu()):
+    scheduler = {"_class_name": "DDIMScheduler", **STABLE_DIFFUSION}
+    if not torch.equal(from_config(scheduler).alphas, model.schedule.alphas.cpu()):
         raise InputError("only models with the schedule of Stable Diffusion can be saved.")
     write_json(
         folder / "scheduler" / "scheduler_config.json", {**scheduler, **model.schedule.config()}

@@ -6,7 +6,7 @@ learned so that the guided chain meets the same latents.
 Paper: Mokady et al. 2023 (nulltext2023), Algorithm 1; Augustin et al. 2024 (digin2024), appendix D,
        and its code for the constants.
 Differs: many images are one batch, each ending when it has arrived. The caption's prediction does
-       not depend on the null text, so it is asked once per step; the best null text met is taken,
+       not depend on the null text, so it is evaluated once per step; the best null text is taken,
        not the last. The step size stays above 0 for chains of any length.
 """
 
@@ -57,7 +57,7 @@ def invert(
     steps: int = 20,
     inner: int = 10,
     rate: float = RATE,
-    told: Callable[[int, Scores], None] | None = None,
+    callback: Callable[[int, Scores], None] | None = None,
 ) -> Inversion:
     """Invert images under their captions.
 
@@ -68,7 +68,7 @@ def invert(
         guidance: of the chain that will be run; inversion holds for this one only.
         inner: updates of each null text, at most.
         rate: step size of the null text at the first step.
-        told: is shown each step's number and errors.
+        callback: called with each step's number and errors.
     """
     check_images(x)
     if x.shape[-2:] != (model.side, model.side):
@@ -89,17 +89,16 @@ def invert(
         if guidance == 1:
             z, clean, error = _plain(model, z, time, cond, marks[-2 - i], steps)
         else:
-            found = _meet(
+            z, clean, null, error = _optimise_null_text(
                 model, z, time, cond, null, marks[-2 - i],
                 guidance=guidance, steps=steps, inner=inner,
                 rate=rate * max(1 - i / 100, 0.01), enough=1e-5 + 2e-5 * i,
             )  # fmt: skip
-            z, clean, null, error = found
         path.append(z)
         nulls.append(null)
         errors.append(error)
-        if told is not None:
-            told(i, error)
+        if callback is not None:
+            callback(i, error)
     with torch.no_grad():
         images = model.decode(clean)
     inputs = Inputs(marks[-1], repeated(cond, steps), torch.stack(nulls, 1))
@@ -112,14 +111,14 @@ def backwards(model: LatentDiffusion, z: Latents, cond: Cond, steps: int) -> lis
 
     Equation: nulltext2023 (2)   z*_{t+1} = √ᾱ_{t+1} x̂₀ + √(1 − ᾱ_{t+1}) ε(z*_t, t + 1, C)
     """
-    found = [z]
+    latents = [z]
     schedule = model.schedule
     for time in reversed(schedule.times(steps)):
         before = schedule.before(time, steps)
         noise = model.noise(z, time, cond)
         z = step(z, noise, schedule.alpha(before), schedule.alpha(time))
-        found.append(z)
-    return found
+        latents.append(z)
+    return latents
 
 
 @torch.no_grad()
@@ -133,7 +132,7 @@ def _plain(
     return z, clean, (z - mark).square().flatten(1).mean(1)
 
 
-def _meet(
+def _optimise_null_text(
     model: LatentDiffusion,
     z: Latents,
     time: int,
@@ -152,16 +151,16 @@ def _meet(
     with torch.no_grad():
         within = model.noise(z, time, cond)
 
-    def look(values: Values, k: int) -> Iterate:
+    def evaluate(values: Values, k: int) -> Iterate:
         noise = guided(model.noise(z, time, values["null"]), within, guidance)
         reached = step(z, noise, alpha, after)
         worth = -(reached - mark).square().flatten(1).mean(1)
         return Iterate(worth, worth, noise)
 
     group = {"null": Group(null, rate)}
-    found, best = adam(look, group, steps=inner, enough=-enough)
-    noise = found.points
-    return step(z, noise, alpha, after), original(z, noise, alpha), best["null"], -found.scores
+    result, best = adam(evaluate, group, steps=inner, enough=-enough)
+    noise = result.points
+    return step(z, noise, alpha, after), original(z, noise, alpha), best["null"], -result.scores
 
 
 def _alphas(model: LatentDiffusion, time: int, steps: int) -> tuple[float, float]:

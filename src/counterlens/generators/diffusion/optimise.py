@@ -22,7 +22,7 @@ from counterlens.ball import Seeds, mix, normal
 from counterlens.generators.diffusion.cutouts import cutouts, seen
 from counterlens.generators.diffusion.ddim import Conds, ddim, repeated
 from counterlens.generators.diffusion.model import LatentDiffusion, Latents
-from counterlens.generators.diffusion.recompute import Kept, blocks_again
+from counterlens.generators.diffusion.recompute import StoredSteps, blocks_again
 from counterlens.search.adam import Group, Iterate, Values, adam
 from counterlens.types import Images, Labels, Scores
 
@@ -111,7 +111,7 @@ class Ascent:
         images, scores: the best and its score, without cut-outs.
         start_images, start: the images that the prompts alone make, and their scores.
         inputs: what makes the best images.
-        trace: every look's scores.
+        trace: the scores of every iterate.
     """
 
     images: Images
@@ -152,8 +152,8 @@ def ascend(
     *,
     settings: Settings = COUNTERFACTUAL,
     seeds: Seeds,
-    kept: Kept = None,
-    told: Callable[[int, Iterate], None] | None = None,
+    stored: StoredSteps = None,
+    callback: Callable[[int, Iterate], None] | None = None,
     penalty: Penalty | None = None,
     hooks: Hooks | None = None,
 ) -> Ascent:
@@ -163,8 +163,8 @@ def ascend(
 
     Args:
         seeds: of the cut-outs, one per image.
-        kept: steps whose inner values are kept for the backward pass; see `ddim`.
-        told: is shown every look.
+        stored: steps whose activations are stored for the backward pass; see `ddim`.
+        callback: called with every step's number and its iterate.
         penalty: of predicted clean latents and their images; taken off every score.
         hooks: what is done in each step of the chain.
     """
@@ -173,12 +173,12 @@ def ascend(
         raise ValueError("a recorded network cannot be surrounded by something at each step")
     first: list[Images] = []
     trace: list[Scores] = []
-    lean = kept is not None and (kept == "blocks" or kept < settings.steps)
+    lean = stored is not None and (stored == "blocks" or stored < settings.steps)
 
-    def look(values: Values, k: int) -> Iterate:
+    def evaluate(values: Values, k: int) -> Iterate:
         chain = ddim(
             model, values["z"], values["cond"], values["null"],
-            guidance=settings.guidance, last=settings.last, kept=kept,
+            guidance=settings.guidance, last=settings.last, stored=stored,
             around=hooks.around, enter=hooks.enter,
         )  # fmt: skip
         if k == settings.updates:
@@ -186,7 +186,7 @@ def ascend(
         else:
             raised, x = _raised(
                 model, terms, chain.originals, settings, mix(seeds, k), penalty,
-                lean=lean, blocks=kept == "blocks",
+                lean=lean, blocks=stored == "blocks",
             )  # fmt: skip
         judged = judge(terms, x, chain.originals[-1], penalty)
         if k == settings.updates:
@@ -202,13 +202,13 @@ def ascend(
         "cond": Group(start.cond, settings.text_rate),
         "null": Group(start.null, settings.text_rate),
     }
-    found, best = adam(
-        look, groups, steps=settings.updates, clip=settings.clip, schedule=settings.schedule,
-        callback=told,
+    result, best = adam(
+        evaluate, groups, steps=settings.updates, clip=settings.clip, schedule=settings.schedule,
+        callback=callback,
     )  # fmt: skip
     inputs = Inputs(best["z"], best["cond"], best["null"])
     return Ascent(
-        found.points, found.scores, first[0], found.start, inputs, torch.stack(trace).cpu()
+        result.points, result.scores, first[0], result.start, inputs, torch.stack(trace).cpu()
     )
 
 
@@ -226,18 +226,18 @@ def score(terms: Sequence[Term], x: Images) -> Scores:
     """The score of whole images, without cut-outs."""
     total = x.new_zeros(len(x))
     for term in terms:
-        said = term.table(seen(x, term.side)).float()
-        total = total + term.weight * said.gather(1, term.column[:, None])[:, 0]
+        table = term.table(seen(x, term.side)).float()
+        total = total + term.weight * table.gather(1, term.column[:, None])[:, 0]
     return total
 
 
 def judge(terms: Sequence[Term], x: Images, z: Latents, penalty: Penalty | None = None) -> Scores:
     """The score of whole images less the penalty: by this the best is chosen."""
-    found = score(terms, x)
+    whole = score(terms, x)
     if penalty is None:
-        return found
+        return whole
     with torch.no_grad():
-        return found - penalty(z, x)
+        return whole - penalty(z, x)
 
 
 def augmented(
@@ -265,14 +265,14 @@ def augmented(
             )
         rows = crops.flatten(0, 1)
         if part is None:
-            said = term.table(rows).float()
+            table = term.table(rows).float()
         else:
             some = [
                 checkpoint(term.table, one, use_reentrant=False) for one in torch.split(rows, part)
             ]
-            said = torch.cat(some).float()
+            table = torch.cat(some).float()
         column = term.column.repeat_interleave(crops.shape[1])
-        mean = said.gather(1, column[:, None])[:, 0].view(len(x), -1).mean(1)
+        mean = table.gather(1, column[:, None])[:, 0].view(len(x), -1).mean(1)
         total = total + term.weight * mean
     return total
 
@@ -292,7 +292,7 @@ def _raised(
 
     Equation: digin2024 code   Σ_i i / (1 + 2 + 3) · score(D(x̂₀^(i)))
 
-    Where memory is short, decoding and asking are computed again in the backward pass, one image
+    Where memory is short, decoding and scoring are recomputed in the backward pass, one image
     after another; with `blocks` in parts.
     """
     whole = len(originals) * (len(originals) + 1) / 2
@@ -306,6 +306,6 @@ def _raised(
             worth = augmented(terms, x, settings, mix(seeds, 1000 + salt), part=part)
             return worth if penalty is None else worth - penalty(z, x), x
 
-        found, x = checkpoint(valued, z, use_reentrant=False) if lean else valued(z)
-        total, last = total + number / whole * found, x.detach()
+        worth, x = checkpoint(valued, z, use_reentrant=False) if lean else valued(z)
+        total, last = total + number / whole * worth, x.detach()
     return total, last

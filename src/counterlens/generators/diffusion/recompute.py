@@ -1,4 +1,4 @@
-"""Blocks of a network computed again in the backward pass: only what enters each one is kept.
+"""Blocks of a network recomputed in the backward pass: only the input of each one is stored.
 
 Paper: Chen et al. 2016 (checkpointing2016); digin2024 computes every block of its UNet again.
 Differs: what surrounds the network in a step, such as other attention, surrounds a block again
@@ -12,17 +12,17 @@ from typing import Any, Literal
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-Kept = int | Literal["blocks"] | None
-"""Steps of a chain, counted from the end, whose inner values are kept for the backward pass.
+StoredSteps = int | Literal["blocks"] | None
+"""Steps of a chain, counted from the end, whose activations are stored for the backward pass.
 
-None keeps all. All others are computed again; with "blocks" all are, block by block.
+None stores all. All others are recomputed; with "blocks" all are, block by block.
 """
 Around = Callable[[], AbstractContextManager[None]]
 
 
 @contextmanager
 def blocks_again(net: nn.Module, around: Around = nullcontext) -> Iterator[None]:
-    """Inside, the blocks of a network keep what enters them and are computed again.
+    """Inside, the blocks of a network store their inputs and are recomputed.
 
     Args:
         net: of diffusers: a UNet, or an autoencoder.
@@ -54,14 +54,14 @@ def blocks(net: nn.Module) -> list[nn.Module]:
 
 
 def _again(forward: Callable[..., Any], around: Around) -> Callable[..., Any]:
-    def kept(*given: Any, **more: Any) -> Any:
-        # nothing random happens inside, so no random state needs to be kept
+    def recomputed(*given: Any, **more: Any) -> Any:
+        # nothing random happens inside, so no random state needs to be saved
         return checkpoint(
             forward, *given, use_reentrant=False, preserve_rng_state=False,
             context_fn=lambda: (nullcontext(), _Anew(around)), **more,
         )  # fmt: skip
 
-    return kept
+    return recomputed
 
 
 class _Anew:

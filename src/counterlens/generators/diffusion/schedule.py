@@ -48,14 +48,14 @@ class Schedule:
         if not 1 <= steps <= count:
             raise InputError(f"steps are {steps}, expected 1 … {count} for this model.")
         if self.spacing == "leading":
-            found = [i * (count // steps) + self.offset for i in range(steps)][::-1]
+            times = [i * (count // steps) + self.offset for i in range(steps)][::-1]
         elif self.spacing == "trailing":
             points = torch.arange(count, 0, -count / steps, dtype=torch.float64)
-            found = [int(t) - 1 for t in points.round()][:steps]
+            times = [int(t) - 1 for t in points.round()][:steps]
         else:
             points = torch.linspace(0, count - 1, steps, dtype=torch.float64)
-            found = [int(t) for t in points.round()][::-1]
-        return tuple(min(t, count - 1) for t in found)
+            times = [int(t) for t in points.round()][::-1]
+        return tuple(min(t, count - 1) for t in times)
 
     def alpha(self, time: int) -> float:
         """ᾱ at a time; before time 0 it is the final one."""

@@ -5,7 +5,7 @@ autoencoder, a CLIP text encoder with a byte-level BPE tokenizer trained on the 
 UNet that attends to the text at two resolutions.
 
 Paper: Rombach et al. 2022 (ldm2022).
-Differs: the text encoder learns together with the UNet, from captions alone.
+Differs: the text encoder is trained with the UNet, from captions alone.
 """
 
 import contextlib
@@ -106,9 +106,9 @@ def make_tokenizer(captions: Sequence[str], *, merges: int, tokens: int) -> Any:
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    bare = transformers.CLIPTokenizer(vocab={START: 0, END: 1}, merges=[]).backend_tokenizer
+    empty = transformers.CLIPTokenizer(vocab={START: 0, END: 1}, merges=[]).backend_tokenizer
     learner = Tokenizer(models.BPE(end_of_word_suffix="</w>"))
-    learner.normalizer, learner.pre_tokenizer = bare.normalizer, bare.pre_tokenizer
+    learner.normalizer, learner.pre_tokenizer = empty.normalizer, empty.pre_tokenizer
     trainer = trainers.BpeTrainer(
         vocab_size=2 * len(alphabet) + merges,
         initial_alphabet=alphabet,

@@ -1,11 +1,11 @@
-"""Words of a prompt: where their tokens lie, and which words of two prompts belong together.
+"""Words of a prompt: where their tokens lie, and which words of two prompts correspond.
 
 A map of cross-attention has one column per token. Prompt-to-prompt hands the columns of one prompt
 to another; here the hand-over is a matrix, one per image, so it is a product and can be looked at.
 
 Paper: Hertz et al. 2023 (p2p2023); Augustin et al. 2024 (digin2024), appendix D, for words that
        are not the same number of tokens.
-Differs: a word's tokens are found in the prompt itself, so repeated words and apostrophes do no
+Differs: a word's tokens are located in the prompt itself, so repeated words and apostrophes do no
        harm. `reference=True` repeats what the paper's code does: dissimilar words get more weight,
        only the last token of a word is filled, and only the upper half of the heads is changed.
 """
@@ -51,7 +51,7 @@ def words_of(model: LatentDiffusion, prompt: str) -> tuple[Word, ...]:
         max_length=model.tokenizer.model_max_length,
     )
     spans = coded.offset_mapping
-    found = []
+    located = []
     for match in re.finditer(r"\S+", prompt):
         word = match[0].strip(',.;:!?"()')
         if not word:
@@ -60,8 +60,8 @@ def words_of(model: LatentDiffusion, prompt: str) -> tuple[Word, ...]:
         end = start + len(word)
         tokens = tuple(i for i, (a, b) in enumerate(spans) if a < b and a < end and b > start)
         if tokens:
-            found.append(Word(word, tokens))
-    return tuple(found)
+            located.append(Word(word, tokens))
+    return tuple(located)
 
 
 def phrases(model: LatentDiffusion, prompt: str, phrase: str) -> list[tuple[Word, ...]]:
@@ -71,17 +71,17 @@ def phrases(model: LatentDiffusion, prompt: str, phrase: str) -> list[tuple[Word
     if not wanted:
         raise InputError("the word to replace is empty, expected one such as cat.")
     size = len(wanted)
-    found = [
+    matches = [
         words[i : i + size]
         for i in range(len(words) - size + 1)
         if [word.text.lower() for word in words[i : i + size]] == wanted
     ]
-    if not found:
+    if not matches:
         raise InputError(
             f"the prompt {prompt!r} does not hold the words {phrase!r}; expected them in it, as in "
             f"'a photograph of a {phrase}'."
         )
-    return found
+    return matches
 
 
 def replaced(prompt: str, words: tuple[str, str]) -> str:
@@ -125,8 +125,8 @@ def carriers(model: LatentDiffusion, prompt: str, phrase: str) -> tuple[int, ...
     """The tokens that carry a phrase: its own, unless the text encoder keeps it elsewhere.
 
     A text encoder that learned from short captions may gather them in the end of the text, and
-    say the same of a word's own token whatever the word. Each token is asked how far it moves when
-    the phrase is overwritten; where the phrase's own move little, those that move most count.
+    encode a word's own token the same whatever the word. It is measured how far each token moves
+    when the phrase is overwritten; where the phrase's own move little, those that move most count.
     """
     own = tokens_of(model, prompt, phrase)
     longest = int(model.tokenizer.model_max_length)
@@ -164,10 +164,10 @@ def mixing(
         _matrix(model, s, t, pair, first[i], second[i], reference)
         for i, (s, t, pair) in enumerate(zip(source, target, words, strict=True))
     ]
-    found = torch.stack(rows)[:, None]
+    matrices = torch.stack(rows)[:, None]
     if reference:
-        found = torch.cat([torch.eye(found.shape[-1]).expand_as(found), found], 1)
-    return found.to(model.device)
+        matrices = torch.cat([torch.eye(matrices.shape[-1]).expand_as(matrices), matrices], 1)
+    return matrices.to(model.device)
 
 
 def _matrix(
@@ -219,16 +219,16 @@ def _weights(
 
 def similarity(a: Float[Tensor, "m d"], b: Float[Tensor, "n d"]) -> Float[Tensor, "m n"]:
     """Cosines of all pairs."""
-    found: Tensor = normalize(a, dim=1) @ normalize(b, dim=1).T
-    return found.cpu()
+    cosines: Tensor = normalize(a, dim=1) @ normalize(b, dim=1).T
+    return cosines.cpu()
 
 
 def _paired(alike: Float[Tensor, "m m"]) -> Float[Tensor, "m m"]:
     order = 1e-6 * torch.eye(len(alike))  # words that are alike to the same degree keep their order
     rows, columns = linear_sum_assignment((alike + order).numpy(), maximize=True)
-    found = torch.zeros_like(alike)
-    found[torch.from_numpy(rows), torch.from_numpy(columns)] = 1
-    return found
+    paired = torch.zeros_like(alike)
+    paired[torch.from_numpy(rows), torch.from_numpy(columns)] = 1
+    return paired
 
 
 def _fill(

@@ -7,8 +7,8 @@ from typing import TypeVar
 import torch
 
 from counterlens.errors import InputError
-from counterlens.generators.diffusion.memory import less, out_of_memory, told
-from counterlens.generators.diffusion.recompute import Kept
+from counterlens.generators.diffusion.memory import describe, less, out_of_memory
+from counterlens.generators.diffusion.recompute import StoredSteps
 from counterlens.workflows._shared.session import Say
 
 T = TypeVar("T")
@@ -16,8 +16,8 @@ T = TypeVar("T")
 
 def in_parts(
     rows: Sequence[T],
-    plan: Callable[[], tuple[Kept, int]],
-    make: Callable[[Sequence[T], Kept], None],
+    plan: Callable[[], tuple[StoredSteps, int]],
+    make: Callable[[Sequence[T], StoredSteps], None],
     *,
     steps: int,
     say: Say,
@@ -25,35 +25,35 @@ def in_parts(
 ) -> None:
     """Make all rows, so many at a time as planned.
 
-    A part for which memory ran out is made again with less: fewer rows, then no step kept, then
+    A part for which memory ran out is made again with less: fewer rows, then no step stored, then
     every block computed twice. Parts that were made stay.
 
     Args:
         plan: what to keep for the backward pass, and rows at a time.
-        make: some rows with so much kept, into files.
+        make: some rows with so many stored steps, into files.
         steps: of the chain, for the message.
     """
     if not rows:
         return
-    kept, size = plan()
-    say(f"{size} {what} at a time, {told(kept, steps)}")
+    stored, size = plan()
+    say(f"{size} {what} at a time, {describe(stored, steps)}")
     done = 0
     while done < len(rows):
         part = rows[done : done + size]
-        if _ran_out(lambda part=part, kept=kept: make(part, kept)):  # type: ignore[misc]
-            smaller = less(kept, len(part))
+        if _ran_out(lambda part=part, stored=stored: make(part, stored)):  # type: ignore[misc]
+            smaller = less(stored, len(part))
             if smaller is None:
                 raise InputError(
                     "out of memory with one image and every block computed twice. What was made "
                     "is kept: go on with --resume, a smaller generator or classifier, fewer "
                     "cut-outs, or --device cpu."
                 )
-            kept, size = smaller
+            stored, size = smaller
             gc.collect()
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
             say(
-                f"out of memory: going on with {size} at a time, {told(kept, steps)}; "
+                f"out of memory: going on with {size} at a time, {describe(stored, steps)}; "
                 "nothing is lost."
             )
             continue

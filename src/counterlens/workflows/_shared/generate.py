@@ -26,7 +26,7 @@ from counterlens.generators.diffusion.cutouts import seen
 from counterlens.generators.diffusion.memory import room, steps_to_keep
 from counterlens.generators.diffusion.model import LatentDiffusion
 from counterlens.generators.diffusion.optimise import Inputs, Settings, Term, ascend, begin, draw
-from counterlens.generators.diffusion.recompute import Kept
+from counterlens.generators.diffusion.recompute import StoredSteps
 from counterlens.label_spaces.matching import ALIASES
 from counterlens.runs import Run, write_json
 from counterlens.scale import Columns, Work, map_shards, shards
@@ -302,16 +302,16 @@ def _make_all(
 ) -> None:
     most = MOST.get(model.device.type, FEW)
 
-    def plan() -> tuple[Kept, int]:
+    def plan() -> tuple[StoredSteps, int]:
         some = waiting[:most]
         with _all_frozen(nets):
             return steps_to_keep(
                 model, _begin(model, some, settings), settings, budget, terms(nets, some)
             )
 
-    def make(batch: Sequence[Wish], kept: Kept) -> None:
+    def make(batch: Sequence[Wish], stored: StoredSteps) -> None:
         with _all_frozen(nets):
-            _make(run, model, batch, terms(nets, batch), settings, kept, say)
+            _make(run, model, batch, terms(nets, batch), settings, stored, say)
 
     in_parts(waiting, plan, make, steps=settings.steps, say=say)
 
@@ -332,10 +332,10 @@ def _make(
     batch: Sequence[Wish],
     terms: list[Term],
     settings: Settings,
-    kept: Kept,
+    stored: StoredSteps,
     say: Say,
 ) -> None:
-    def told(k: int, now: Iterate) -> None:
+    def callback(k: int, now: Iterate) -> None:
         if k % 5 == 0 or k == settings.updates:
             say(f"  update {k} of {settings.updates}: mean score {now.judged.mean().item():.3f}")
             preview = images.tile([x.detach().cpu() for x in now.points[:16]], columns=8)
@@ -343,7 +343,9 @@ def _make(
 
     seeds = torch.tensor([wish.seed for wish in batch], device=model.device)
     start = _begin(model, batch, settings)
-    found = ascend(model, start, terms, settings=settings, seeds=seeds, kept=kept, told=told)
+    found = ascend(
+        model, start, terms, settings=settings, seeds=seeds, stored=stored, callback=callback
+    )
     for i, wish in enumerate(batch):
         images.write_png(run.path("images", f"{wish.name}.png"), found.images[i].cpu())
         images.write_png(run.path("images", f"{wish.name}-start.png"), found.start_images[i].cpu())

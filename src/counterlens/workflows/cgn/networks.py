@@ -162,7 +162,7 @@ def batches(
     def batch(step: int) -> dict[str, Tensor]:
         rows = order(step)
         uniform = torch.rand(b, s, 2 * PLACES + 1, device=device, generator=generator)
-        keep = torch.rand(6, b, s, width, device=device, generator=generator) < critics.KEPT
+        keep = torch.rand(6, b, s, width, device=device, generator=generator) < critics.KEEP_RATE
         u = torch.randn(b, s, NOISE, device=device, generator=generator)
         classes = (uniform[:, :, -1] * CLASSES).long().clamp_max(CLASSES - 1)
         pictures = unit_range(x[rows.flatten()])

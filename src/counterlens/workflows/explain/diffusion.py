@@ -33,7 +33,7 @@ from counterlens.generators.diffusion.ddim import repeated
 from counterlens.generators.diffusion.memory import room, steps_to_keep
 from counterlens.generators.diffusion.model import LatentDiffusion
 from counterlens.generators.diffusion.optimise import Inputs
-from counterlens.generators.diffusion.recompute import Kept
+from counterlens.generators.diffusion.recompute import StoredSteps
 from counterlens.metrics.generation import psnr
 from counterlens.runs import Number, Run, read_json, write_json
 from counterlens.search import frozen
@@ -103,12 +103,12 @@ def _make_all(
     if len(todo) < len(cases):
         job.say(f"{len(cases) - len(todo)} of {len(cases)} cases were made before.")
 
-    def make(some: Sequence[int], kept: Kept) -> None:
+    def make(some: Sequence[int], stored: StoredSteps) -> None:
         part = [cases[i] for i in some]
         ready = _prepared(job, editing, settings, part, masks)
         for g, guide in enumerate(guides):
             wanted = torch.tensor([places[g][i] for i in some])
-            _make(job, editing.model, settings, part, guide, g, wanted, ready, kept)
+            _make(job, editing.model, settings, part, guide, g, wanted, ready, stored)
 
     in_parts(
         todo, lambda: plan(editing.model, settings, len(todo), editing.memory, guides), make,
@@ -122,7 +122,7 @@ def plan(
     count: int,
     memory: str | None,
     guides: Sequence[Classifier],
-) -> tuple[Kept, int]:
+) -> tuple[StoredSteps, int]:
     """What to keep for the backward pass, and cases at a time, in a budget.
 
     Guides come one after another, so that the one who takes most decides.
@@ -134,7 +134,7 @@ def plan(
     maps = map_bytes(model, settings)
     size = max(1, min(count, MOST, int(budget / (4 * maps + 1))))
 
-    def fit(count: int, guide: Classifier) -> tuple[Kept, int]:
+    def fit(count: int, guide: Classifier) -> tuple[StoredSteps, int]:
         term = class_term(guide, torch.zeros(1, dtype=torch.long))
         many = (part.expand(count, -1, -1, -1) for part in (z, text, text))
         with frozen(guide):
@@ -142,12 +142,12 @@ def plan(
 
     least: int | None = None
     for guide in guides:
-        kept, fewer = fit(size, guide)
+        stored, fewer = fit(size, guide)
         if fewer < size:  # which have fewer maps, and leave more room
-            kept, fewer = fit(fewer, guide)
-        if kept is None or kept == "blocks":
+            stored, fewer = fit(fewer, guide)
+        if stored is None or stored == "blocks":
             return "blocks", 1
-        least, size = kept if least is None else min(least, kept), fewer
+        least, size = stored if least is None else min(least, stored), fewer
     return least, size
 
 
@@ -229,7 +229,7 @@ def _make(
     number: int,
     wanted: torch.Tensor,
     ready: Prepared,
-    kept: Kept,
+    stored: StoredSteps,
 ) -> None:
     """The counterfactuals of one guide for some cases, as files."""
     updates = settings.chain.updates
@@ -245,7 +245,7 @@ def _make(
         found = uvce(
             model, ready.x, [class_term(guide, wanted)],
             source=[case.source for case in cases], target=[case.goal for case in cases],
-            words=[case.words for case in cases], settings=settings, seeds=seeds, kept=kept,
+            words=[case.words for case in cases], settings=settings, seeds=seeds, stored=stored,
             prepared=ready, callback=told,
         )  # fmt: skip
     for k, case in enumerate(cases):

@@ -33,7 +33,7 @@ from counterlens.generators.diffusion.cutouts import seen
 from counterlens.generators.diffusion.memory import room, steps_to_keep
 from counterlens.generators.diffusion.model import LatentDiffusion
 from counterlens.generators.diffusion.optimise import COUNTERFACTUAL, Term, begin
-from counterlens.generators.diffusion.recompute import Kept
+from counterlens.generators.diffusion.recompute import StoredSteps
 from counterlens.metrics.intervals.closed_form import mean_interval
 from counterlens.models.parts import features
 from counterlens.runs import Number, Run
@@ -110,7 +110,7 @@ def edit_directions(
     with frozen(job.classifier):
         in_parts(
             missing, lambda: _plan(job, directions, len(missing)),
-            lambda rows, kept: _make(job, directions, rows, kept, names),
+            lambda rows, stored: _make(job, directions, rows, stored, names),
             steps=job.settings.chain.steps, say=job.say, what="pictures",
         )  # fmt: skip
     rows: list[dict[str, Any]] = []
@@ -137,7 +137,7 @@ def measured(
     return torch.cat(values), torch.cat(sure)
 
 
-def _plan(job: Editing, directions: Sequence[Direction], count: int) -> tuple[Kept, int]:
+def _plan(job: Editing, directions: Sequence[Direction], count: int) -> tuple[StoredSteps, int]:
     """What to keep for the backward pass, and pictures at a time."""
     chain, count = job.settings.chain, min(count, MOST)
     some = begin(job.model, [""] * count, torch.zeros(count).long(), steps=chain.steps)
@@ -149,7 +149,7 @@ def _make(
     job: Editing,
     directions: Sequence[Direction],
     rows: Sequence[int],
-    kept: Kept,
+    stored: StoredSteps,
     names: Sequence[str],
 ) -> None:
     """Invert some pictures once, then change them for every feature and way."""
@@ -166,14 +166,14 @@ def _make(
     for direction in directions:
         for way, weight in WAYS.items():
             job.say(f"{direction.name} {way} on {len(rows)} pictures")
-            made = _edit(job, ready, prompts, words, direction, weight, seeds, kept)
+            made = _edit(job, ready, prompts, words, direction, weight, seeds, stored)
             for b, i in enumerate(rows):
                 save(job.run, _path(job.run, direction, way, names[i]).name, made[b].cpu())
 
 
 def _edit(
     job: Editing, ready: Prepared, prompts: list[str], words: list[str], direction: Direction,
-    weight: float, seeds: torch.Tensor, kept: Kept,
+    weight: float, seeds: torch.Tensor, stored: StoredSteps,
 ) -> Images:  # fmt: skip
     updates = job.settings.chain.updates
 
@@ -185,7 +185,7 @@ def _edit(
     return uvce(
         job.model, ready.x, [term], source=prompts, target=prompts,
         words=[(word, word) for word in words], keep="object", settings=job.settings,
-        seeds=seeds.to(job.model.device), kept=kept, prepared=ready, callback=told,
+        seeds=seeds.to(job.model.device), stored=stored, prepared=ready, callback=told,
     ).images  # fmt: skip
 
 

@@ -32,7 +32,7 @@ from counterlens.explanations.counterfactuals.uvce import (
 from counterlens.generators.diffusion.cutouts import seen
 from counterlens.generators.diffusion.memory import less
 from counterlens.generators.diffusion.model import LatentDiffusion
-from counterlens.generators.diffusion.recompute import Kept
+from counterlens.generators.diffusion.recompute import StoredSteps
 from counterlens.generators.diffusion.words import replaced
 from counterlens.runs import Run, atomic
 from counterlens.search import frozen
@@ -158,7 +158,7 @@ def dvce_arm(bench: Bench, say: Say) -> Batch:
 
 
 def uvce_arm(
-    bench: Bench, kept: Kept = None, *, say: Say, inverted: "Inverted", optimise: bool = True
+    bench: Bench, kept: StoredSteps = None, *, say: Say, inverted: "Inverted", optimise: bool = True
 ) -> Batch:
     """DiG-IN's counterfactuals, and the prompt-to-prompt edits that they start from.
 
@@ -187,7 +187,7 @@ def uvce_arm(
             model, ready.x, [class_term(net, bench.target)],
             source=ready.source, words=pairs,
             target=[replaced(s, pair) for s, pair in zip(ready.source, pairs, strict=True)],
-            settings=settings, seeds=bench.seeds().to(model.device), kept=kept, prepared=ready,
+            settings=settings, seeds=bench.seeds().to(model.device), stored=kept, prepared=ready,
             callback=told,
         )  # fmt: skip
         start, images = _eight_bits(edit.start_images, net), _eight_bits(edit.images, net)
@@ -255,8 +255,8 @@ def make(bench: Bench, arms: Sequence[str], run: Run, say: Say) -> Iterator[tupl
     robust, whole = bench.robust, len(bench.image)
     some = bench.batch or (rows_at_a_time(bench.model) if bench.model else whole)
     wanted = "diffusion" in arms
-    least: Kept = "blocks"  # methods that keep nothing
-    jobs: dict[str, tuple[Kept, int, Callable[[Bench, Kept], Batch]]] = {}
+    least: StoredSteps = "blocks"  # methods that keep nothing
+    jobs: dict[str, tuple[StoredSteps, int, Callable[[Bench, StoredSteps], Batch]]] = {}
     if wanted or "prompt-to-prompt" in arms:
         kept, room = plan(
             _generator(bench), bench.uvce, bench.batch or whole, bench.memory, [bench.classifier]
@@ -284,8 +284,8 @@ def make(bench: Bench, arms: Sequence[str], run: Run, say: Say) -> Iterator[tupl
 
 
 def _batches(
-    bench: Bench, name: str, kept: Kept, size: int, work: Callable[[Bench, Kept], Batch],
-    run: Run, say: Say,
+    bench: Bench, name: str, kept: StoredSteps, size: int,
+    work: Callable[[Bench, StoredSteps], Batch], run: Run, say: Say,
 ) -> Iterator[Batch]:  # fmt: skip
     """Batch after batch, smaller ones where memory is short; those there are not made again."""
     at, whole = 0, len(bench.image)
