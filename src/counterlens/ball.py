@@ -63,7 +63,7 @@ class Ball:
         Equation: autoattack2020 §3   P(x) = clip(c + (x − c) · min(1, r/‖x − c‖₂), 0, 1)
 
         Since the centre lies in the box, clipping only shortens the distance to it: the result
-        obeys both. For l1 and l1.5 ball and box are met at once, for l∞ they are one box.
+        obeys both. For l1 and l1.5 ball and box are satisfied at once, for l∞ they are one box.
         """
         radius = self.reach(x)
         delta = x - center

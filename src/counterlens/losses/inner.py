@@ -2,7 +2,7 @@
 
 Paper: Augustin et al. 2020 (ratio2020), section 3 and appendix; Madry et al. 2018 (madry2018).
 Differs: nothing in the search itself, which is `search.pgd`: no random start, momentum 0.9 on
-       l1-normalised gradients, the best point met. In-distribution the paper raises the logit
+       l1-normalised gradients, the best point. In-distribution the paper raises the logit
        margin, its newest code the cross-entropy; `raises` chooses.
 """
 

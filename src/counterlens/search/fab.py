@@ -173,11 +173,11 @@ def nearest_plane(logits: Logits, z: Images, label: Labels, norm: Norm) -> tuple
 
 @dataclass(frozen=True)
 class Nearest:
-    """The nearest misclassified point met for each row; the image itself where none was.
+    """The nearest misclassified point of each row; the image itself where there is none.
 
     Args:
         points: misclassified points.
-        distances: how far they are; ∞ where none was met.
+        distances: how far they are; ∞ where there is none.
     """
 
     points: Images

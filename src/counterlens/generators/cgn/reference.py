@@ -5,7 +5,7 @@ f_text2 (background), and of the label embedding. Its textures end in a convolut
 and a batch norm; the batch norm's running mean takes the bias in, so that outputs are the same.
 
 Paper: Sauer and Geiger 2021 (cgn2021), MNIST code.
-Differs: nothing in eval mode. In further training the folded bias would no longer be a parameter of
+Differs: nothing in eval mode. In more training the folded bias would no longer be a parameter of
        its own; before a batch norm it changes nothing there either.
 """
 

@@ -1,6 +1,6 @@
 """Cross-attention of a UNet: record its maps, or replace them.
 
-Only the half of a batch that sees the prompt is looked at or changed; the null text's half is the
+Only the half of a batch with the prompt is recorded or changed; the null text's half is the
 network's own. What happens is a function of the step's number alone, so a step that is computed
 again in a backward pass does the same again.
 

@@ -119,7 +119,7 @@ class Ascent:
     start_images: Images
     start: Scores
     inputs: Inputs
-    trace: Float[Tensor, "looks b"]
+    trace: Float[Tensor, "iterates b"]
 
 
 def begin(model: LatentDiffusion, prompts: Sequence[str], seeds: Seeds, *, steps: int) -> Inputs:

@@ -1,7 +1,7 @@
 """Words of a prompt: where their tokens lie, and which words of two prompts correspond.
 
 A map of cross-attention has one column per token. Prompt-to-prompt hands the columns of one prompt
-to another; here the hand-over is a matrix, one per image, so it is a product and can be looked at.
+to another; here the hand-over is a matrix, one per image, so it is a product and can be inspected.
 
 Paper: Hertz et al. 2023 (p2p2023); Augustin et al. 2024 (digin2024), appendix D, for words that
        are not the same number of tokens.

@@ -62,7 +62,7 @@ def worst_confidence(
     queries: int = BLIND_QUERIES,
     settings: Settings = Settings(),  # noqa: B008  frozen
 ) -> Extreme:
-    """The highest log-confidence, in whatever class, met around each image.
+    """The highest log-confidence, in whatever class, around each image.
 
     Equation: ratio2020 §4.1   max_{‖z − x‖ ≤ r} max_k log p_k(z)
 
@@ -91,7 +91,7 @@ def lowest_confidence(
     restarts: int = 1,
     settings: Settings = Settings(),  # noqa: B008  frozen
 ) -> Extreme:
-    """The lowest log-confidence in the true class met around each image.
+    """The lowest log-confidence in the true class around each image.
 
     Equation: ratio2020 Fig. 5   min_{‖z − x‖ ≤ r} log p_y(z)
     """

@@ -91,7 +91,7 @@ def examine(
         holding = spread(np.flatnonzero(attack.robust), PROBED)
         if complete and len(holding) and engine.differentiable:
             after = [_longer(engine, attack, holding)]
-    elif complete:  # else the bounds say so already
+    elif complete:  # else the bounds show it already
         flags.append(Flag("probes", "weak", None, "the probes that judge it were not run"))
     flags += [_switch(attack, lacking, [*flags, *after]), *after, _finite(engine, attack)]
     return weigh(flags)
@@ -170,7 +170,7 @@ def _switch(attack: AttackState, lacking: Sequence[str], others: Sequence[Flag])
     """Whether another loss broke many points that cross-entropy missed.
 
     That alone is no weakness of the number: it is one only if the attacks that came after the
-    switch broke further points, or were not run.
+    switch broke more points, or were not run.
     """
     ran = [tally["stage"] for tally in attack.tallies]
     if "apgd-ce" not in ran or len(ran) < 2:
