@@ -268,7 +268,7 @@ def test_the_critic_sees_levelled_pictures_real_and_made_and_its_gradient_grows_
     y, labels = torch.randint(10, (2, 4, 2), generator=rng)
     batch = {"x": real, "y": y, "labels": labels, "keep": torch.ones(6, 4, 2, 1)}
     game = losses.Game(Watching(), None, (0.0,) * 4, 0.1, 1.0, level=level)
-    game.made = torch.empty_like(made)
+    game.generated = torch.empty_like(made)
     scores = game.judge(made, batch)
     grad = torch.autograd.grad(scores.sum(), made, retain_graph=True)[0]
     torch.testing.assert_close(grad, gain[y][..., None, None, None].expand_as(grad))

@@ -62,7 +62,7 @@ def test_a_critic_sees_real_and_made_pictures_as_if_apart(kind, rng):
     x, made = (torch.randn(4, 2, 3, 32, 32, generator=rng) for _ in range(2))
     y, labels = (torch.randint(10, (4, 2), generator=rng) for _ in range(2))
     keep = torch.rand(6, 4, 2, 8, generator=rng) < 0.6
-    game = Game(critic, None, (0.0,) * 4, 0.1, 1.0, made=made)
+    game = Game(critic, None, (0.0,) * 4, 0.1, 1.0, generated=made)
     real, fake = game.scores(critic, {"x": x, "y": y, "labels": labels, "keep": keep})
     torch.testing.assert_close(real, critic(x, labels, keep[2:4]), rtol=1e-4, atol=1e-6)
     torch.testing.assert_close(fake, critic(made, y, keep[4:6]), rtol=1e-4, atol=1e-6)
