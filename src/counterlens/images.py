@@ -57,7 +57,7 @@ RESAMPLING = {
 
 @dataclass(frozen=True)
 class ImageSet:
-    """Pictures with ids and labels; pixels are read only when asked for.
+    """Pictures with ids and labels; pixels are read only on request.
 
     Args:
         name: the short name used in keys and reports.
@@ -66,9 +66,9 @@ class ImageSet:
         classes: class names of the set; empty for sets without classes.
         read: picture i as uint8 RGB, height × width × 3. Must pickle, for worker processes.
         space: declared label space or protocol of a known set ("imagenet-a", "cue-conflict", …).
-        extra: further per-picture facts, e.g. texture labels.
+        extra: more per-picture facts, e.g. texture labels.
         fingerprint: hash of ids, labels and contents or their metadata.
-        notes: what a reader of the report should know, e.g. files that were left out.
+        notes: what the report should state, e.g. files that were left out.
     """
 
     name: str
@@ -148,7 +148,7 @@ def _decode(data: bytes, name: str) -> Image.Image:
     except Image.DecompressionBombError:
         raise InputError(f"{name} has more than {MAX_PIXELS:,} pixels. Resize it first.") from None
     except Exception as error:  # broken files make Pillow's readers raise almost anything
-        what = "is empty" if not data else f"is no whole picture ({_told(error)})"
+        what = "is empty" if not data else f"is no whole picture ({_message(error)})"
         raise InputError(
             f"{name} {what}. Expected JPEG, PNG, WebP, GIF, BMP, TIFF, PPM, JPEG 2000 or AVIF; "
             "replace or delete the file."
@@ -282,7 +282,7 @@ def fitting_size(preprocess: Preprocess) -> tuple[int, int]:
 
 
 def resize(pixels: Pixels, size: tuple[int, int], interpolation: Interpolation) -> Pixels:
-    """Resize to height × width, antialiased, aspect not kept."""
+    """Resize to height × width, antialiased, aspect not preserved."""
     if pixels.shape[:2] == size:
         return pixels
     image = Image.fromarray(pixels).resize((size[1], size[0]), RESAMPLING[interpolation])
@@ -332,7 +332,7 @@ def webp_bytes(image: AnyImage) -> bytes:
 
 
 def suffix_of(data: bytes) -> str:
-    """The usual ending for an encoded picture, told by its first bytes; empty where unknown.
+    """The usual ending for an encoded picture, recognised by its first bytes; empty where unknown.
 
     >>> suffix_of(png_bytes(np.zeros((1, 1, 3), np.uint8)))
     '.png'
@@ -442,6 +442,6 @@ def _encode(pixels: Pixels, kind: str, **settings: bool | int) -> bytes:
     return out.getvalue()
 
 
-def _told(error: Exception) -> str:
+def _message(error: Exception) -> str:
     text = first_line(error, 80)
     return "format not known" if text.startswith("cannot identify") else text

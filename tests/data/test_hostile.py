@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from counterlens.data import open_set
-from counterlens.data.sets import Aside
+from counterlens.data.sets import Excluded
 from counterlens.data.sources.frozen import SCHEMA
 from counterlens.data.sources.pools import open_part
 from counterlens.errors import InputError
@@ -50,9 +50,9 @@ def test_what_is_no_plain_file_is_refused_by_audit_and_set_aside_by_curate(
         open_set(str(folder))
     with pytest.raises(InputError, match=rf"odd\.png.*({why})"):
         read(folder / "cat" / "odd.png")
-    aside: list[Aside] = []
-    assert list(open_part(str(folder), aside).ids) == ["cat/1.png", "dog/1.png"]
-    assert [name for name, _ in aside] == ["cat/odd.png"]
+    excluded: list[Excluded] = []
+    assert list(open_part(str(folder), excluded).ids) == ["cat/1.png", "dog/1.png"]
+    assert [name for name, _ in excluded] == ["cat/odd.png"]
 
 
 def test_a_link_to_itself_in_place_of_a_class_folder(folder: Path) -> None:

@@ -17,7 +17,7 @@ from counterlens.filters import natural_adversarial, out_of_distribution
 from counterlens.filters.funnel import Rule, capped, first, run_funnel, where
 from counterlens.filters.label_errors import suspects
 from counterlens.filters.opinions import Filter, Judge, Opinions
-from counterlens.filters.screens import Copies, _nearer, embed, leaks, twins
+from counterlens.filters.screens import Copies, _nearer, embed, leaks, near_duplicates
 from counterlens.images import prepare, resize, ten_crops
 from counterlens.screen.duplicates import nearest
 from counterlens.types import Preprocess
@@ -198,7 +198,7 @@ def test_the_adversarial_funnel_is_a_literal_loop(per) -> None:
         "wrong in all crops",
         "not nearly right",
     ]
-    assert made.stages[4].kept == len(left)
+    assert made.stages[4].after == len(left)
 
 
 def test_confusions_within_a_group_are_not_egregious() -> None:
@@ -230,9 +230,9 @@ def test_stages_chain_and_every_image_has_one_fate() -> None:
     table, labels = made_table(rng, 500, 1), rng.integers(0, 3, 500)
     limits = natural_adversarial.Limits(confusion=2)
     made = run_funnel(500, natural_adversarial.rules(table, labels, 1, limits))
-    assert [s.before for s in made.stages] == [500, *(s.kept for s in made.stages[:-1])]
+    assert [s.before for s in made.stages] == [500, *(s.after for s in made.stages[:-1])]
     dropped = [int((made.fate == k).sum()) for k in range(len(made.stages))]
-    assert dropped == [s.before - s.kept for s in made.stages]
+    assert dropped == [s.before - s.after for s in made.stages]
     assert (made.fate == -1).sum() == len(made.rows)
 
 
@@ -269,7 +269,7 @@ def test_of_copies_only_the_first_stays_and_leaks_are_dropped() -> None:
     pool = array_set("pool", np.stack([*base, brighter]), [0] * 7, NAMES)
     known = array_set("train", np.stack([base[4], noisy("red", rng, 32)]), [0, 0], NAMES)
     found = Copies()
-    made = run_funnel(7, [twins(pool, found), leaks(pool, known, found)])
+    made = run_funnel(7, [near_duplicates(pool, found), leaks(pool, known, found)])
     assert made.rows.tolist() == [0, 1, 2, 3, 5]
     assert [(r["id"], r["copy_of"]) for r in found.rows] == [
         ("pool/6", "pool/1"),

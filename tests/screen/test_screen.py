@@ -195,7 +195,7 @@ def test_telling_names_the_feature_that_was_moved():
     rng = np.random.default_rng(0)
     a, b = rng.normal(size=(2, 200, len(lowlevel.NAMES)))
     b[:, lowlevel.NAMES.index("noise level")] += 3
-    (name, gap), *_ = lowlevel.telling(a, b)
+    (name, gap), *_ = lowlevel.most_different(a, b)
     assert name == "noise level" and gap > 1
 
 

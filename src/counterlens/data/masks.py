@@ -54,13 +54,13 @@ def open_masks(spec: str, data: str, images: ImageSet, *, border: bool = False) 
     """
     if spec.startswith("key:"):
         name = spec.removeprefix("key:")
-        found = _packed(name, data, images, border)
-        if found is None:
+        masks = _packed(name, data, images, border)
+        if masks is None:
             raise InputError(
                 f"{data} has no arrays {name}_png and {name}_offsets, nor {name} of n × height × "
                 "width."
             )
-        return found
+        return masks
     folder = user_path(spec)
     if not folder.is_dir():
         raise InputError(f"masks are {spec!r}, expected a folder of pictures or key:NAME.")
@@ -74,9 +74,9 @@ def open_masks(spec: str, data: str, images: ImageSet, *, border: bool = False) 
 def own_masks(data: str, images: ImageSet, *, border: bool = False) -> tuple[str, ReadMask] | None:
     """Masks that lie in the pack itself, and under which name; None where there are none."""
     for key in KEYS:
-        found = _packed(key, data, images, border)
-        if found is not None:
-            return key, found
+        masks = _packed(key, data, images, border)
+        if masks is not None:
+            return key, masks
     return None
 
 

@@ -1,7 +1,7 @@
 """Take the metadata out of an encoded picture: EXIF, GPS, XMP, IPTC, comments, hidden previews.
 
-JPEG, PNG, WebP and GIF are cut without touching the compressed pixels. Kept is what decides how
-pixels look: colour profile, gamma, transparency, animation, and the orientation, as the only tag
+JPEG, PNG, WebP and GIF are cut without touching the compressed pixels. What decides how
+pixels look stays: colour profile, gamma, transparency, animation, and the orientation, as only tag
 of a new EXIF block where it is not the usual one. Other formats (TIFF, JPEG 2000, AVIF, PPM, BMP)
 and files that do not follow their format are written as PNG of the same 8-bit pixels.
 """
@@ -16,10 +16,10 @@ from counterlens.errors import InputError
 from counterlens.images import decode, orientation, png_bytes
 
 _PNG = b"\x89PNG\r\n\x1a\n"
-_PNG_KEPT = frozenset(
+_PNG_CHUNKS = frozenset(
     b"IHDR PLTE IDAT IEND tRNS gAMA cHRM sRGB iCCP cICP sBIT bKGD acTL fcTL fdAT".split()
 )
-_WEBP_KEPT = frozenset((b"VP8 ", b"VP8L", b"VP8X", b"ALPH", b"ICCP", b"ANIM", b"ANMF"))
+_WEBP_CHUNKS = frozenset((b"VP8 ", b"VP8L", b"VP8X", b"ALPH", b"ICCP", b"ANIM", b"ANMF"))
 _EXIF_FLAG, _XMP_FLAG = 0x08, 0x04
 _GIF_ANIMATION = (b"NETSCAPE2.0", b"ANIMEXTS1.0")
 
@@ -113,7 +113,7 @@ def _png(data: bytes, turned: int) -> bytes:
     out, at = [_PNG], len(_PNG)
     while True:
         length, kind = struct.unpack(">I4s", data[at : at + 8])
-        if kind in _PNG_KEPT:
+        if kind in _PNG_CHUNKS:
             out.append(data[at : at + 12 + length])
         if kind == b"IHDR" and turned != 1:
             block = b"eXIf" + _orientation_block(turned)
@@ -134,7 +134,7 @@ def _webp(data: bytes, turned: int) -> bytes:
         if kind == b"VP8X":
             flags = body[0] & ~(_EXIF_FLAG | _XMP_FLAG) | (_EXIF_FLAG if turned != 1 else 0)
             body = bytes([flags]) + body[1:]
-        if kind in _WEBP_KEPT:
+        if kind in _WEBP_CHUNKS:
             chunks.append((kind, body))
     if turned != 1:
         chunks.append((b"EXIF", _orientation_block(turned)))

@@ -41,14 +41,14 @@ def stated(images: ImageSet) -> dict[str, Texts]:
 
 
 def _first(images: ImageSet, names: Sequence[str]) -> Texts:
-    found = np.full(len(images), "", dtype=object)
+    result = np.full(len(images), "", dtype=object)
     for name in names:
         column = images.extra.get(name)
         if column is None or column.ndim != 1:
             continue
         texts = np.array([_text(value) for value in column.tolist()], dtype=object)
-        found = np.where(found == "", texts, found)
-    return found
+        result = np.where(result == "", texts, result)
+    return result
 
 
 def _text(value: object) -> str:

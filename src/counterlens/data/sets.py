@@ -16,11 +16,11 @@ from counterlens.images import ImageSet, Pixels, Planes
 from counterlens.runs import file_bytes, plain_file
 from counterlens.types import Preprocess
 
-Aside = tuple[str, str]
-"""The id of a file that was set aside, and why."""
+Excluded = tuple[str, str]
+"""The id of a file that was left out, and why."""
 
 LARGEST = 1 << 30
-"""Bytes of a picture file above which a tolerant reader does not even open it."""
+"""Bytes of a picture file above which a tolerant reading of a set does not open it."""
 
 
 @dataclass(frozen=True)
@@ -116,18 +116,18 @@ def file_set(
     space: str | None = None,
     ids: Sequence[str] | None = None,
     notes: Iterable[str] = (),
-    aside: list[Aside] | None = None,
+    excluded: list[Excluded] | None = None,
 ) -> ImageSet:
     """A set of picture files below `root`; the fingerprint covers ids, labels and file sizes.
 
     Args:
-        aside: where to put files that cannot be read, in place of refusing the whole set.
+        excluded: where to put files that cannot be read, in place of refusing the whole set.
     """
     marks = np.asarray(labels, dtype=np.int64)
     names = tuple(ids or (printable(f) for f in files))
-    if aside is not None:
+    if excluded is not None:
         why = [unfit(root / f) for f in files]
-        aside += [(name, reason) for name, reason in zip(names, why, strict=True) if reason]
+        excluded += [(name, reason) for name, reason in zip(names, why, strict=True) if reason]
         fit = [i for i, reason in enumerate(why) if not reason]
         files, names, marks = [files[i] for i in fit], tuple(names[i] for i in fit), marks[fit]
     above = f"{root}{os.sep}"  # text: a million paths take seconds to join as objects

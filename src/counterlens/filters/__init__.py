@@ -1,1 +1,1 @@
-"""Which images of a pool to keep: what classifiers say about it, and rules over what they said."""
+"""Which images of a pool to keep: opinions of classifiers, and rules over them."""

@@ -5,7 +5,7 @@ Paper: Hendrycks et al. 2021, Natural Adversarial Examples (section 3: 200 class
 Differs: a proposal by rules, which a person edits; it does not find the paper's classes (of its 200
     the rules keep the same share as of the other 800, see docs/papers/nae2021.md), for what is
     coarse, changed since 2012 or fine-grained is a judgement. Overlap is measured between the rows
-    of a model's last layer; backdrops are WordNet's natural objects (seashore, valley, cliff), told
+    of a model's last layer; backdrops are WordNet's natural objects (seashore, cliff), recognised
     by their ids, which WordNet numbers file by file; groups are WordNet's.
 """
 

@@ -20,13 +20,13 @@ class Rule:
 
     Args:
         name: a word or two.
-        told: the rule in words, with its threshold.
+        description: the rule in words, with its threshold.
         keep: from the rows that are left to those that stay; keeps their order, or, in a stage
             that ranks, gives them a new one.
     """
 
     name: str
-    told: str
+    description: str
     keep: Callable[[Rows], Rows]
 
 
@@ -35,9 +35,9 @@ class Stage:
     """What a rule did."""
 
     name: str
-    told: str
+    description: str
     before: int
-    kept: int
+    after: int
 
 
 @dataclass(frozen=True)
@@ -59,30 +59,30 @@ def run_funnel(count: int, rules: Sequence[Rule]) -> Funnel:
     """Apply the rules to images 0 … count − 1, one after another.
 
     >>> even = Rule("even", "even numbers stay", lambda rows: rows[rows % 2 == 0])
-    >>> made = run_funnel(5, [even])
-    >>> made.rows.tolist(), made.stages[0].kept, made.fate.tolist()
+    >>> result = run_funnel(5, [even])
+    >>> result.rows.tolist(), result.stages[0].after, result.fate.tolist()
     ([0, 2, 4], 3, [-1, 0, -1, 0, -1])
     """
     rows = np.arange(count)
     fate = np.full(count, -1, np.int64)
     stages = []
     for number, rule in enumerate(rules):
-        kept = np.asarray(rule.keep(rows), dtype=np.int64)
-        gone = np.setdiff1d(rows, kept)
-        assert len(kept) + len(gone) == len(rows), f"{rule.name} invents or doubles images"
+        stay = np.asarray(rule.keep(rows), dtype=np.int64)
+        gone = np.setdiff1d(rows, stay)
+        assert len(stay) + len(gone) == len(rows), f"{rule.name} invents or doubles images"
         fate[gone] = number
-        stages.append(Stage(rule.name, rule.told, len(rows), len(kept)))
-        rows = kept
+        stages.append(Stage(rule.name, rule.description, len(rows), len(stay)))
+        rows = stay
     return Funnel(rows, tuple(stages), fate)
 
 
-def where(name: str, told: str, stays: Flags) -> Rule:
+def where(name: str, description: str, stays: Flags) -> Rule:
     """A rule that keeps the images of a flag given for all of them."""
-    return Rule(name, told, lambda rows: rows[stays[rows]])
+    return Rule(name, description, lambda rows: rows[stays[rows]])
 
 
 def capped(
-    name: str, told: str, groups: Sequence[object], order: Callable[[Rows], Rows], most: int
+    name: str, description: str, groups: Sequence[object], order: Callable[[Rows], Rows], most: int
 ) -> Rule:
     """A rule that keeps at most so many images of each group, the first ones in an order.
 
@@ -99,9 +99,9 @@ def capped(
                 stay.append(int(row))
         return np.sort(np.asarray(stay, dtype=np.int64))
 
-    return Rule(name, told, keep)
+    return Rule(name, description, keep)
 
 
-def first(name: str, told: str, order: Callable[[Rows], Rows], most: int | None) -> Rule:
+def first(name: str, description: str, order: Callable[[Rows], Rows], most: int | None) -> Rule:
     """A rule that ranks the images and keeps the first ones."""
-    return Rule(name, told, lambda rows: order(rows)[: len(rows) if most is None else most])
+    return Rule(name, description, lambda rows: order(rows)[: len(rows) if most is None else most])

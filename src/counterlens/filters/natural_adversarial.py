@@ -3,7 +3,7 @@
 Paper: Hendrycks et al. 2021, Natural Adversarial Examples (section 3, ImageNet-A).
 Differs: the paper does not say whether the confidence cap of 15 % is per crop or of the mean of
     the crops, nor which network's confusions are capped, nor which 15 images stay. Here the cap
-    is per crop unless asked otherwise, confusions are those of the first filter's mean crop, and
+    is per crop unless set otherwise, confusions are those of the first filter's mean crop, and
     the images with the least confidence in their label stay.
 """
 
@@ -65,7 +65,7 @@ def rules(
         labels: the images' classes, −1 where unknown.
         filters: how many filters there are.
         limits: thresholds.
-        screens: further stages before the caps, such as near-duplicates.
+        screens: more stages before the caps, such as near-duplicates.
     """
     usual = np.any([table[f"{f}_answer"] == labels for f in range(filters)], axis=0)
     crops = np.any([table[f"{f}_right"] > 0 for f in range(filters)], axis=0)
@@ -129,8 +129,8 @@ def _egregious(
         [(of[table[f"{f}_crop_answer"]] == of[labels]) & (of[labels] >= 0) for f in range(filters)],
         axis=0,
     )
-    told = "no filter answers with a class of the label's own WordNet group"
-    return [where("egregious", told, np.asarray(~near))]
+    description = "no filter answers with a class of the label's own WordNet group"
+    return [where("egregious", description, np.asarray(~near))]
 
 
 def truth(table: Mapping[str, np.ndarray], filters: int, column: str) -> Float64[np.ndarray, "n"]:

@@ -5,7 +5,7 @@ Differs: the ten crops are cut only from images that every filter gets wrong in 
     An image some filter gets right there is dropped whatever its other crops say. These images
     are decoded a second time: a photograph is held at full size only while it is resized.
 
-Columns: row, width, height, why (empty, or why the image was set aside), and for filter number f
+Columns: row, width, height, why (empty, or why the image was excluded), and for filter number f
     f_answer, f_confidence, f_true      usual view: answer, its probability, that of the label
     f_crops, f_right                    crops seen (0 or 10), and how many of them were right
     f_true_max, f_true_mean             probability of the label: highest crop, mean of the crops
@@ -31,7 +31,7 @@ from counterlens.scale import Columns
 
 CROPS = 10
 Crops = UInt8[np.ndarray, "10 c h w"]
-_AHEAD = 2  # batches being decoded while one is judged
+_PREFETCH = 2  # batches being decoded while one is judged
 _UNREAD = (
     (" pixels, expected at most", "too many pixels"),
     ("more than", "too many pixels"),
@@ -50,8 +50,8 @@ class Opinions:
         pool: the images; their labels are columns of the curated classes, −1 for none.
         models: specs of the filters.
         columns: for each filter its outputs that stand for the curated classes, in their order.
-        crops: also look at ten crops of images that no filter gets right.
-        least_side: images with a shorter side than this are set aside.
+        crops: also judge ten crops of images that no filter gets right.
+        least_side: images with a shorter side than this are excluded.
         batch: images judged at a time; None chooses by the size of the filters' input.
         device: where the filters run.
         trust_remote_code: allow a model to run code of its own.
@@ -68,61 +68,61 @@ class Opinions:
 
     def __call__(self) -> "Judge":
         """Load the filters."""
-        made = [
+        classifiers = [
             load(spec, device=self.device, trust_remote_code=self.trust_remote_code)
             for spec in self.models
         ]
-        return Judge(self, made)
+        return Judge(self, classifiers)
 
 
 class Judge:
     """The loaded filters; called with a range of rows, gives the table of opinions on them."""
 
-    def __init__(self, asked: Opinions, classifiers: Sequence[Classifier]) -> None:
-        self.asked = asked
+    def __init__(self, request: Opinions, classifiers: Sequence[Classifier]) -> None:
+        self.request = request
         self.filters = [
             Filter(classifier, columns)
-            for classifier, columns in zip(classifiers, asked.columns, strict=True)
+            for classifier, columns in zip(classifiers, request.columns, strict=True)
         ]
         first = classifiers[0]
         place = first.mean.device
-        self.batch = asked.batch or batch_size("auto", first.preprocess, place, len(asked.pool))
+        self.batch = request.batch or batch_size("auto", first.preprocess, place, len(request.pool))
 
     def __call__(self, start: int, stop: int) -> Columns:
         """Opinions on rows start … stop − 1."""
         cuts = [(i, min(i + self.batch, stop)) for i in range(start, stop, self.batch)]
         tables = []
-        with ThreadPoolExecutor(_AHEAD) as pool:
-            waiting = [pool.submit(self._read, *cut) for cut in cuts[:_AHEAD]]
+        with ThreadPoolExecutor(_PREFETCH) as pool:
+            waiting = [pool.submit(self._read, *cut) for cut in cuts[:_PREFETCH]]
             for number, (first, last) in enumerate(cuts):
                 batch = waiting.pop(0).result()
-                if number + _AHEAD < len(cuts):
-                    waiting.append(pool.submit(self._read, *cuts[number + _AHEAD]))
+                if number + _PREFETCH < len(cuts):
+                    waiting.append(pool.submit(self._read, *cuts[number + _PREFETCH]))
                 tables.append(self._judge(first, last, batch))
         return {key: np.concatenate([t[key] for t in tables]) for key in tables[0]}
 
     def _read(self, start: int, stop: int) -> "Views":
-        """Decode rows one after another; only what the filters see of a picture is kept."""
-        found = Views({}, {}, {})
+        """Decode rows one after another; only what the filters see of a picture is stored."""
+        views = Views({}, {}, {})
         for row in range(start, stop):
             try:
-                pixels = self.asked.pool.read(row)
+                pixels = self.request.pool.read(row)
             except (InputError, OSError) as error:
-                found.why[row] = _reason(str(error))
+                views.why[row] = _reason(str(error))
                 continue
-            found.sides[row] = (pixels.shape[0], pixels.shape[1])
-            if min(pixels.shape[:2]) < self.asked.least_side:
-                found.why[row] = f"shorter side below {self.asked.least_side} pixels"
+            views.sides[row] = (pixels.shape[0], pixels.shape[1])
+            if min(pixels.shape[:2]) < self.request.least_side:
+                views.why[row] = f"shorter side below {self.request.least_side} pixels"
             elif max(pixels.shape[:2]) > 50 * min(pixels.shape[:2]):
-                found.why[row] = "too oblong"
+                views.why[row] = "too oblong"
             else:
-                found.usual[row] = [one.view(pixels) for one in self.filters]
-        return found
+                views.usual[row] = [one.view(pixels) for one in self.filters]
+        return views
 
     @torch.inference_mode()
     def _judge(self, start: int, stop: int, batch: "Views") -> dict[str, np.ndarray]:
         rows = np.arange(start, stop)
-        labels = self.asked.pool.labels[start:stop]
+        labels = self.request.pool.labels[start:stop]
         sides = np.array([batch.sides.get(r, (0, 0)) for r in rows.tolist()])
         table: dict[str, np.ndarray] = {
             "row": rows,
@@ -136,7 +136,7 @@ class Judge:
             views = [batch.usual[int(rows[i])][f] for i in good]
             table |= _named(f, one.usual(views, labels, good))
             wrong &= table[f"{f}_answer"] != labels
-        again = good[wrong[good] & (labels[good] >= 0)] if self.asked.crops else good[:0]
+        again = good[wrong[good] & (labels[good] >= 0)] if self.request.crops else good[:0]
         cut = self._crops(rows[again])
         for f, one in enumerate(self.filters):
             table |= _named(f, one.cropped([crops[f] for crops in cut], labels, again))
@@ -146,7 +146,7 @@ class Judge:
         """Ten crops for each filter, from pictures decoded again one after another."""
         return [
             [one.crops(pixels) for one in self.filters]
-            for pixels in map(self.asked.pool.read, rows.tolist())
+            for pixels in map(self.request.pool.read, rows.tolist())
         ]
 
 
@@ -157,7 +157,7 @@ class Views:
     Args:
         usual: by row, the picture as each filter usually sees it.
         sides: by row, height and width of the picture.
-        why: by row, why it was set aside.
+        why: by row, why it was excluded.
     """
 
     usual: dict[int, list[UInt8[np.ndarray, "c h w"]]]
@@ -229,10 +229,10 @@ class Filter:
         with eval_mode(self.classifier):
             pixels = torch.from_numpy(views).to(self.classifier.mean.device)
             logits = self.runner.forward(pixels).float().cpu()
-        found: np.ndarray = restrict(logits, self.columns).double().softmax(1).numpy()
-        if not np.isfinite(found).all():
+        probs: np.ndarray = restrict(logits, self.columns).double().softmax(1).numpy()
+        if not np.isfinite(probs).all():
             raise InputError(f"{self.classifier.name} gave NaN or infinite logits.")
-        return found
+        return probs
 
 
 def _of_label(

@@ -2,7 +2,7 @@
 
 Paper: Hendrycks et al. 2021, Natural Adversarial Examples (section 3, ImageNet-O: images of
     ImageNet-22k without ImageNet-1k to which a ResNet-50 gives high confidence).
-Differs: the paper states no threshold; here it is an option. Classes are told apart by name,
+Differs: the paper states no threshold; here it is an option. Classes are distinguished by name,
     synonym, WordNet id and ImageNet's groups; the paper's authors looked at them.
 """
 
@@ -54,7 +54,7 @@ def rules(
         foreign: whether the image's class is none of the filters'.
         filters: how many filters there are.
         limits: thresholds.
-        screens: further stages before the caps, such as near-duplicates of known images.
+        screens: more stages before the caps, such as near-duplicates of known images.
     """
     sure = certainty(table, filters)
     answers: Sequence[object] = table["0_answer"].tolist()

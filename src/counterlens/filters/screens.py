@@ -1,4 +1,4 @@
-"""Stages that look for copies: twins within the pool, and leaks of images known elsewhere.
+"""Stages that detect copies: near-duplicates within the pool, and leaks of images known elsewhere.
 
 Only images that earlier stages left are looked at: copies of what was dropped do no harm.
 """
@@ -31,12 +31,12 @@ _FEW = 10  # images below which a mean says nothing
 
 @dataclass
 class Copies:
-    """Copies that stages found: which image, of what, and how near."""
+    """Copies that stages detected: which image, of what, and how near."""
 
     rows: list[dict[str, object]] = field(default_factory=list)
 
 
-def twins(pool: ImageSet, found: Copies, *, bits: int = BITS) -> Rule:
+def near_duplicates(pool: ImageSet, record: Copies, *, bits: int = BITS) -> Rule:
     """Of images that look alike, only the first stays."""
 
     def keep(rows: Rows) -> Rows:
@@ -46,7 +46,7 @@ def twins(pool: ImageSet, found: Copies, *, bits: int = BITS) -> Rule:
             if i < j and i not in gone and j not in gone:
                 gone.add(j)
                 one, other = pool.ids[int(rows[j])], pool.ids[int(rows[i])]
-                found.rows.append({"id": one, "copy_of": other, "set": "pool", "bits": distance})
+                record.rows.append({"id": one, "copy_of": other, "set": "pool", "bits": distance})
         return rows[[k not in gone for k in range(len(rows))]]
 
     return Rule("no twins", f"of images within {bits} of 64 bits of a hash one stays", keep)
@@ -94,14 +94,14 @@ class Marking:
         """Mark rows with a classifier that is loaded already."""
 
         def work(start: int, stop: int) -> Columns:
-            found = marks(self.images, range(start, stop), classifier)
+            marked = marks(self.images, range(start, stop), classifier)
             n = stop - start
             table = {
-                "cosine": found.signatures.cosine,
-                "gradient": found.signatures.gradient,
-                "grey": found.signatures.grey.reshape(n, -1),
+                "cosine": marked.signatures.cosine,
+                "gradient": marked.signatures.gradient,
+                "grey": marked.signatures.grey.reshape(n, -1),
             }
-            return table if found.features is None else {**table, "features": found.features}
+            return table if marked.features is None else {**table, "features": marked.features}
 
         return work
 
@@ -109,7 +109,7 @@ class Marking:
 def leaks(
     pool: ImageSet,
     known: ImageSet,
-    found: Copies,
+    record: Copies,
     *,
     bits: int = BITS,
     classifier: Classifier | None = None,
@@ -121,7 +121,7 @@ def leaks(
     Args:
         pool: the images of the funnel.
         known: the images that must not leak in: training data, or the known classes.
-        found: where the pairs are written down.
+        record: where the pairs are written down.
         bits: hashes of at most so many different bits are copies.
         classifier: whose features are compared as well; None compares hashes alone.
         cosine: features of at least this cosine are copies.
@@ -143,16 +143,16 @@ def leaks(
         gone = {i for i, _, _, _ in pairs}
         for i, j, measure, value in pairs:
             row = {"id": pool.ids[int(rows[i])], "copy_of": known.ids[j], "set": known.name}
-            found.rows.append({**row, measure: value})
+            record.rows.append({**row, measure: value})
         return rows[[k not in gone for k in range(len(rows))]]
 
-    told = f"no copy of an image of {known.name} by hashes of {bits} different bits or fewer"
+    description = f"no copy of an image of {known.name} by hashes of {bits} different bits or fewer"
     if classifier is not None:
-        told += (
+        description += (
             f", nor at a cosine of {cosine} or more by the features of {classifier.name}, where "
             "that is nearer than its images are to each other"
         )
-    return Rule(f"not in {known.name}", told, keep)
+    return Rule(f"not in {known.name}", description, keep)
 
 
 def _nearer(
@@ -218,8 +218,8 @@ def embed(
             out.append(np.zeros((count, out[-1].shape[1] if out else 1), np.float32))
             continue
         x = torch.from_numpy(np.stack(views)).to(place).float().div_(255)
-        found = features(classifier, x).float().cpu().numpy()
-        block = np.zeros((count, found.shape[1]), np.float32)
-        block[good] = found
+        values = features(classifier, x).float().cpu().numpy()
+        block = np.zeros((count, values.shape[1]), np.float32)
+        block[good] = values
         out.append(block)
     return np.concatenate(out)

@@ -62,11 +62,11 @@ def by_wnid() -> dict[str, int]:
 @functools.cache
 def by_name() -> dict[str, tuple[int, ...]]:
     """Labels of each plain name; some names are shared by two classes."""
-    found: dict[str, list[int]] = {}
+    table: dict[str, list[int]] = {}
     for i, synset in enumerate(imagenet()):
         for name in dict.fromkeys(plain(name) for name in synset.names):
-            found.setdefault(name, []).append(i)
-    return {name: tuple(labels) for name, labels in found.items()}
+            table.setdefault(name, []).append(i)
+    return {name: tuple(labels) for name, labels in table.items()}
 
 
 def plain(name: str) -> str:
@@ -90,10 +90,10 @@ def imagenet_index(classes: Sequence[str]) -> tuple[int, ...] | None:
     (0, 1)
     """
     twice = {name for name, count in Counter(classes).items() if count > 1}
-    found = tuple(_index(name, i if name in twice else None) for i, name in enumerate(classes))
-    known = [i for i in found if i >= 0]
+    labels = tuple(_index(name, i if name in twice else None) for i, name in enumerate(classes))
+    known = [i for i in labels if i >= 0]
     enough = len(known) >= 0.9 * len(classes) and len(set(known)) == len(known) >= 2
-    return found if enough else None
+    return labels if enough else None
 
 
 def imagenet_groups(classes: Sequence[str]) -> tuple[str, ...] | None:

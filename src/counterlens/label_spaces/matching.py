@@ -38,7 +38,7 @@ ALIAS = {name: names[0] for names in ALIASES for name in names}
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """One class of the data: which classes of the model it is, and how that was found."""
+    """One class of the data: which classes of the model it is, and how it was matched."""
 
     data_class: str
     model_class: str | None
@@ -80,9 +80,9 @@ class Matching:
     def summary(self) -> str:
         """One line: how many classes matched in which way."""
         ways = Counter(row.how for row in self.rows if row.model_class is not None)
-        found = ", ".join(f"{count} by {how}" for how, count in ways.most_common())
+        counts = ", ".join(f"{count} by {how}" for how, count in ways.most_common())
         rest = f"; not known to the model: {_some(self.unmatched)}" if self.unmatched else ""
-        return f"{sum(ways.values())} of {len(self.rows)} classes matched ({found}){rest}"
+        return f"{sum(ways.values())} of {len(self.rows)} classes matched ({counts}){rest}"
 
 
 def match_classes(
@@ -92,7 +92,7 @@ def match_classes(
     *,
     least: float = 0.5,
 ) -> Matching:
-    """Relate the classes of a data set to a model's, or say clearly what is missing.
+    """Relate the classes of a data set to a model's, or raise an error that names what is missing.
 
     Args:
         model_classes: names of the model's outputs, in order.
@@ -106,15 +106,15 @@ def match_classes(
     """
     declared = declared_map(space, model_classes) if space in SPACES else None
     protocol = declared or everything(model_classes)
-    found = pair_classes(protocol.classes, data_classes)
+    pairs = pair_classes(protocol.classes, data_classes)
     rows = tuple(
         Match(name, _named(protocol, model_classes, i) if i >= 0 else None, how or "none")
-        for name, (i, how) in zip(data_classes, found, strict=True)
+        for name, (i, how) in zip(data_classes, pairs, strict=True)
     )
     matched = sum(row.model_class is not None for row in rows)
     if matched < max(least * len(rows), min(2, len(rows))) or not rows:
         raise InputError(_refusal(model_classes, rows))
-    return Matching(rows, protocol, tuple(i for i, _ in found))
+    return Matching(rows, protocol, tuple(i for i, _ in pairs))
 
 
 def _named(protocol: LabelMap, model_classes: Sequence[str], i: int) -> str:
@@ -127,8 +127,8 @@ def _named(protocol: LabelMap, model_classes: Sequence[str], i: int) -> str:
 def pair_classes(
     model_classes: Sequence[str], data_classes: Sequence[str]
 ) -> list[tuple[int, str]]:
-    """For each class of the data the model's class and the way it was found, (−1, "") for none."""
-    found = [(-1, "")] * len(data_classes)
+    """For each class of the data the model's class and how it was matched, (−1, "") for none."""
+    pairs = [(-1, "")] * len(data_classes)
     taken: set[int] = set()
     labels = imagenet_index(model_classes) or [-1] * len(model_classes)
     own_labels = [{str(label)} if label >= 0 else set() for label in labels]
@@ -136,12 +136,12 @@ def pair_classes(
         table = _table(own_labels if how in ("wnid", "synonym") else map(keys, model_classes))
         for d, name in enumerate(data_classes):
             hits = {table[key] for key in keys(name) if table.get(key, -1) >= 0} - taken
-            if found[d][0] < 0 and len(hits) == 1:
-                found[d] = (hits.pop(), how)
-                taken.add(found[d][0])
+            if pairs[d][0] < 0 and len(hits) == 1:
+                pairs[d] = (hits.pop(), how)
+                taken.add(pairs[d][0])
     if not taken and _numbered(data_classes, len(model_classes)):
         return [(int(name), "index") for name in data_classes]
-    return found
+    return pairs
 
 
 def _table(keys: Iterable[set[str]]) -> dict[str, int]:

@@ -15,7 +15,7 @@ from counterlens.label_spaces.matching import ALIAS, word
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """A class of the other set that shows a class of the first, and how that was found."""
+    """A class of the other set that shows a class of the first, and how it was matched."""
 
     other: int
     own: int
@@ -23,21 +23,21 @@ class Overlap:
 
 
 def overlaps(own_classes: Sequence[str], other_classes: Sequence[str]) -> list[Overlap]:
-    """The classes of the other set that overlap with one of the first; the first way found.
+    """The classes of the other set that overlap with one of the first, by the first match.
 
-    >>> found = overlaps(["cat", "automobile"], ["Cats", "toy car", "n02123045", "polecat"])
-    >>> [(o.other, o.own, o.how) for o in found]
+    >>> result = overlaps(["cat", "automobile"], ["Cats", "toy car", "n02123045", "polecat"])
+    >>> [(o.other, o.own, o.how) for o in result]
     [(0, 0, 'same name'), (1, 1, 'word'), (2, 0, 'ImageNet group')]
     """
     own = [_Known.of(name) for name in own_classes]
-    found = []
+    result = []
     for j, name in enumerate(other_classes):
         other = _Known.of(name)
         hits = ((i, how) for how in _WAYS for i, one in enumerate(own) if _WAYS[how](one, other))
         first = next(hits, None)
         if first:
-            found.append(Overlap(j, *first))
-    return found
+            result.append(Overlap(j, *first))
+    return result
 
 
 @dataclass(frozen=True, slots=True)

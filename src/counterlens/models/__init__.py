@@ -9,7 +9,7 @@ from counterlens.runs import user_path
 
 
 def load(spec: str, *, device: str = "auto", trust_remote_code: bool = False) -> Classifier:
-    """The classifier a spec names, ready to be asked: eval mode, weights frozen.
+    """The classifier a spec names, ready for use: eval mode, weights frozen.
 
     Args:
         spec: `zoo:NAME[#CLASSES]`, `timm:NAME[.TAG]`, `timm:NAME@FILE`,

@@ -40,5 +40,5 @@ def phrase(text: str) -> str:
     >>> phrase("A red car parked on a street. It is new.")
     'red car parked on a street'
     """
-    bare = " ".join(text.split()).partition(".")[0].lower().strip(" ,;")
-    return _ARTICLE.sub("", bare)
+    sentence = " ".join(text.split()).partition(".")[0].lower().strip(" ,;")
+    return _ARTICLE.sub("", sentence)

@@ -1,6 +1,6 @@
 """Parts of a classifier: its last linear layer, the features that enter it, a layer for CAMs.
 
-All three are found by looking at the network while it runs, not by a table of architectures, and
+All three are read from the network while it runs, not from a table of architectures, and
 checked: the head is the linear layer whose output *is* the logits; the CAM layer is the last one
 with a spatial grid from which every position reaches the features. (In a ViT that reads its class
 token, the last block's patches reach nothing: there it is the norm before the last attention.)
@@ -71,14 +71,14 @@ def head(classifier: Classifier) -> nn.Linear:
 
 def head_name(net: nn.Module, classes: int) -> str:
     """Dotted name of the last linear layer, or of the 1×1 convolution that serves as one."""
-    found: list[str] = [name for name, layer in net.named_modules() if _outputs(layer) == classes]
-    linear: list[str] = [name for name in found if isinstance(net.get_submodule(name), nn.Linear)]
-    if not found:
+    names: list[str] = [name for name, layer in net.named_modules() if _outputs(layer) == classes]
+    linear: list[str] = [name for name in names if isinstance(net.get_submodule(name), nn.Linear)]
+    if not names:
         raise InputError(
             f"{type(net).__name__} has no linear layer of {classes} outputs, so it has no features "
             "in the sense of a last linear layer."
         )
-    return (linear or found)[-1]
+    return (linear or names)[-1]
 
 
 def features(classifier: Classifier, x: Images) -> Float[Tensor, "b d"]:
@@ -127,16 +127,16 @@ def cam_layer(classifier: Classifier, *, least: int = 1) -> CamLayer:
     gridded = [(name, out, grid) for name, out, grid in places if grid is not None]
     if gridded and score.requires_grad:
         grads = torch.autograd.grad(score, [out for _, out, _ in gridded], allow_unused=True)
-        found: list[CamLayer] = []
+        candidates: list[CamLayer] = []
         for (name, _, grid), grad in zip(reversed(gridded), reversed(grads), strict=True):
             layout, size, prefix = grid
             place = CamLayer(name, layout, size, prefix)
             if grad is not None and _reaches(place.maps(grad)):
-                if min(size) >= least and (not found or _is_cut(classifier, place)):
+                if min(size) >= least and (not candidates or _is_cut(classifier, place)):
                     return place
-                found.append(place)
-        if found:
-            return found[0]
+                candidates.append(place)
+        if candidates:
+            return candidates[0]
     raise InputError(
         f"{classifier.name} has no layer whose output lies on a grid over the picture, so no CAM "
         "can be drawn."
@@ -199,10 +199,10 @@ def _grid(
     whole = any(True for _ in layer.children())
     if output.ndim == 3:
         _, tokens, _ = output.shape
-        found = _token_grid(tokens, picture)
-        if found is None or not (whole or "norm" in type(layer).__name__.lower()):
+        grid = _token_grid(tokens, picture)
+        if grid is None or not (whole or "norm" in type(layer).__name__.lower()):
             return None
-        size, prefix = found
+        size, prefix = grid
         return "tokens", size, prefix
     _, first, second, third = output.shape
     if type(layer) is nn.LayerNorm:  # it norms the last axis, so that one holds the channels

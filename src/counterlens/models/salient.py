@@ -40,8 +40,8 @@ def load_salient(path: str | Path) -> Salient:
         raise InputError(f"{path} takes {given.shape}, expected (batch, 3, side, side) as U²-Net.")
 
     def masks(x: Images) -> Float[Tensor, "b 1 h w"]:
-        found = [_mask(session, given.name, side, one[None].cpu()) for one in x]
-        return torch.cat(found)
+        rows = [_mask(session, given.name, side, one[None].cpu()) for one in x]
+        return torch.cat(rows)
 
     return masks
 
@@ -51,9 +51,9 @@ def _mask(session: object, name: str, side: int, x: Images) -> Float[Tensor, "1 
     ready = ready / ready.max().clamp_min(1e-6)
     mean, std = (torch.tensor(values).view(1, 3, 1, 1) for values in (MEAN, STD))
     rows = ((ready - mean) / std).numpy().astype(np.float32)
-    said = torch.from_numpy(session.run(None, {name: rows})[0])[:, :1]  # type: ignore[attr-defined]
-    low, high = said.aminmax()
-    scaled = (said - low) / (high - low).clamp_min(1e-6)
+    output = torch.from_numpy(session.run(None, {name: rows})[0])[:, :1]  # type: ignore[attr-defined]
+    low, high = output.aminmax()
+    scaled = (output - low) / (high - low).clamp_min(1e-6)
     return torch.nn.functional.interpolate(
         scaled, x.shape[2:], mode="bilinear", antialias=True, align_corners=False
     )

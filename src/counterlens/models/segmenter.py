@@ -18,7 +18,7 @@ from counterlens.models.sources.hub import open_pretrained
 from counterlens.types import Images
 
 Points = Int[Tensor, "b p 2"]
-"""Places on the thing, each as column and row."""
+"""Places on the object, each as column and row."""
 Segment = Callable[[Images, Points], Float[Tensor, "b 1 h w"]]
 """Images and points to what the points lie on, 1 there and 0 elsewhere."""
 KINDS = ("sam", "sam_hq")
@@ -29,7 +29,7 @@ _INSTEAD = (
 
 
 def load_segmenter(spec: str, *, device: torch.device) -> Segment:
-    """Open a segmenter of transformers; every point is on the thing."""
+    """Open a segmenter of transformers; every point is on the object."""
     processor, net = open_pretrained(
         spec, "AutoModelForMaskGeneration", what="segmenter", option="--mask sam:…",
         instead=_INSTEAD, device=device,
@@ -54,12 +54,12 @@ def _mask(
 ) -> Float[Tensor, "1 h w"]:
     given = processor(images=to_pixels(x), input_points=[[points.tolist()]], return_tensors="pt")
     more = {"hq_token_only": True} if net.config.model_type == "sam_hq" else {}
-    said = net(
+    output = net(
         pixel_values=given["pixel_values"].to(device),
         input_points=given["input_points"].to(device, torch.float32),
         multimask_output=False,
         **more,
     )
     sizes = given["original_sizes"], given["reshaped_input_sizes"]
-    found: Tensor = processor.post_process_masks(said.pred_masks.float().cpu(), *sizes)[0]
-    return found[0, :1].to(x.device, torch.float32)
+    masks: Tensor = processor.post_process_masks(output.pred_masks.float().cpu(), *sizes)[0]
+    return masks[0, :1].to(x.device, torch.float32)

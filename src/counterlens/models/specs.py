@@ -1,6 +1,6 @@
 """Model specs: `scheme:name[@weights]`, `FILE.py:FACTORY`, or a checkpoint folder.
 
-Read as text alone; nothing is opened or imported, so a typing mistake is found at once.
+Read as text alone; nothing is opened or imported, so a typing mistake is reported at once.
 """
 
 import re

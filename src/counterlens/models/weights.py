@@ -33,7 +33,7 @@ TRUST_ADVICE = ", or, if you trust the file, add --trust-remote-code"
 def read_state(
     path: Path, *, trust: bool = False, advice: str = TRUST_ADVICE
 ) -> tuple[State, str | None]:
-    """The tensors of a .safetensors or torch file, and the entry they were found under.
+    """The tensors of a .safetensors or torch file, and the entry they are stored under.
 
     Args:
         path: the file.
@@ -56,7 +56,7 @@ def read_state(
                 f"run any code when read; nothing was run. Save its state_dict() alone{advice}."
             ) from error
         raise InputError(
-            f"{path} cannot be read as weights ({_told(error)}). "
+            f"{path} cannot be read as weights ({_message(error)}). "
             "It may be cut short: fetch it again."
         ) from error
     return find_state(stored, str(path))
@@ -70,7 +70,7 @@ def _read_safetensors(path: Path) -> State:
         return dict(load_file(path))
     except (SafetensorError, OSError, ValueError) as error:
         raise InputError(
-            f"{path} is no whole safetensors file ({_told(error)}). Fetch it again."
+            f"{path} is no whole safetensors file ({_message(error)}). Fetch it again."
         ) from error
 
 
@@ -208,5 +208,5 @@ def _kernels(net: nn.Module) -> list[Tensor]:
     ]
 
 
-def _told(error: Exception) -> str:
+def _message(error: Exception) -> str:
     return f"{type(error).__name__}: {first_line(error).rstrip('. ')}"

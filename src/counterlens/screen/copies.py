@@ -80,9 +80,9 @@ def copies(own: Signatures, other: Signatures, *, most_bits: int = MOST_BITS) ->
             alike = _correlation(whole.grey[i, 0], cut.grey[j, view])
             if apart > most_bits + SLACK or alike < LEAST_CORRELATION:
                 continue
-            found = Copy(j, i, bits) if swapped else Copy(i, j, bits)
-            if found.other not in best or bits < best[found.other].bits:
-                best[found.other] = found
+            copy = Copy(j, i, bits) if swapped else Copy(i, j, bits)
+            if copy.other not in best or bits < best[copy.other].bits:
+                best[copy.other] = copy
     return [best[i] for i in sorted(best)]
 
 

@@ -83,12 +83,12 @@ def near(
         return []
     every = len(a) * len(b) < _LEAST_SEARCHED or most_bits > _MOST_SEARCHED
     parts = _all_pairs(a, b) if every else _candidates(a, b, most_bits // _CHUNKS)
-    found: list[tuple[Rows, Rows]] = []
+    close_pairs: list[tuple[Rows, Rows]] = []
     for i, j in parts:
         close = np.bitwise_count(a[i] ^ b[j]) <= most_bits
-        found.append((i[close], j[close]))
-    rows = np.concatenate([i for i, _ in found])
-    columns = np.concatenate([j for _, j in found])
+        close_pairs.append((i[close], j[close]))
+    rows = np.concatenate([i for i, _ in close_pairs])
+    columns = np.concatenate([j for _, j in close_pairs])
     flat = np.unique(rows * len(b) + columns)  # a pair may agree in several quarters
     i, j = np.divmod(flat, len(b))
     bits = np.bitwise_count(a[i] ^ b[j])

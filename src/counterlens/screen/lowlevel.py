@@ -73,7 +73,7 @@ GROUPS: dict[str, slice] = {
     "edges": slice(len(_COLOUR), len(_COLOUR) + len(_EDGES)),
     "codec": slice(len(_COLOUR) + len(_EDGES), len(NAMES)),
 }
-"""Which entries of `features` belong together."""
+"""Which entries of `features` form a group."""
 
 
 def features(pixels: Pixels) -> Vector:
@@ -122,8 +122,8 @@ def auroc(a: Rows, b: Rows, seed: int = 0) -> Number:
     return Number(area, fewest, *holding(area, low, high), protocol)
 
 
-def telling(a: Rows, b: Rows, *, most: int = 5) -> list[tuple[str, float]]:
-    """The features whose means differ most, in standard deviations of both sets together."""
+def most_different(a: Rows, b: Rows, *, most: int = 5) -> list[tuple[str, float]]:
+    """The features whose means differ most, in standard deviations of both sets joined."""
     joint = np.concatenate([a, b])
     spread = joint.std(0)
     gaps = np.where(spread > _TINY, (b.mean(0) - a.mean(0)) / np.maximum(spread, _TINY), 0.0)

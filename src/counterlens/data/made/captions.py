@@ -1,7 +1,7 @@
 """Captions from what can be measured: the class, colours, brightness and background of a picture.
 
 A picture of a class becomes "a photograph of a red convertible on a plain white background"
-where its pixels say so. Colours are names of mean colours: of the middle half for the thing, of
+where its pixels say so. Colours are names of mean colours: of the middle half for the object, of
 the border for the background; they are left out where the mean is no clear colour.
 """
 
@@ -41,8 +41,8 @@ def word(name: str) -> str:
     >>> word("n04311004 steel arch bridge"), word("tabby, tabby cat"), word("sea_slug")
     ('steel arch bridge', 'tabby', 'sea slug')
     """
-    bare = WNID.sub("", name).split(",")[0].replace("_", " ")
-    return " ".join(bare.split())
+    words = WNID.sub("", name).split(",")[0].replace("_", " ")
+    return " ".join(words.split())
 
 
 def prompt(name: str, *, template: str = TEMPLATES[0]) -> str:
@@ -61,8 +61,8 @@ def with_article(words: str) -> str:
 
 def measure(pixels: UInt8[Tensor, "n 3 h w"], *, part: int = 4096) -> Attributes:
     """Colours, background and brightness of pictures."""
-    found = [_measured(some.float() / 255) for some in torch.split(pixels, part)]
-    columns = [torch.cat(column).cpu().numpy() for column in zip(*found, strict=True)]
+    parts = [_measured(some.float() / 255) for some in torch.split(pixels, part)]
+    columns = [torch.cat(column).cpu().numpy() for column in zip(*parts, strict=True)]
     return Attributes(*columns)
 
 
@@ -124,7 +124,7 @@ def name_colours(rgb: Float[Tensor, "n 3"]) -> Int[Tensor, "n"]:
 
 
 def captions(
-    names: Sequence[str], found: Attributes, *, variants: int, seed: int = 0
+    names: Sequence[str], attributes: Attributes, *, variants: int, seed: int = 0
 ) -> list[list[str]]:
     """So many captions of each picture; each says a random part of what is known.
 
@@ -134,18 +134,18 @@ def captions(
     chance = rng.random((len(names), variants, 5))
     return [
         [
-            prompt(name) if v == 0 else _caption(word(name), found, i, chance[i, v])
+            prompt(name) if v == 0 else _caption(word(name), attributes, i, chance[i, v])
             for v in range(variants)
         ]
         for i, name in enumerate(names)
     ]
 
 
-def _caption(name: str, found: Attributes, i: int, chance: np.ndarray) -> str:
-    colour, back = COLOURS[found.colour[i]], COLOURS[found.background[i]]
-    thing = with_article(f"{colour} {name}" if colour and chance[0] < 0.5 else name)
+def _caption(name: str, attributes: Attributes, i: int, chance: np.ndarray) -> str:
+    colour, back = COLOURS[attributes.colour[i]], COLOURS[attributes.background[i]]
+    phrase = with_article(f"{colour} {name}" if colour and chance[0] < 0.5 else name)
     if back and chance[1] < 0.5:
-        thing += f" on a {'plain ' if found.plain[i] else ''}{back} background"
-    text = TEMPLATES[int(chance[2] ** 2 * len(TEMPLATES))].format(thing)
-    light = LIGHTS[found.light[i]]
+        phrase += f" on a {'plain ' if attributes.plain[i] else ''}{back} background"
+    text = TEMPLATES[int(chance[2] ** 2 * len(TEMPLATES))].format(phrase)
+    light = LIGHTS[attributes.light[i]]
     return f"{text}, {light}" if light and chance[3] < 0.5 else text

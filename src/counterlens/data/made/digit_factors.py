@@ -141,11 +141,11 @@ def open_textures(spec: str | None) -> tuple[Textures, Textures, str]:
         )
         return drawn[0], drawn[1], "drawn-1"
     if spec.startswith("pack:"):
-        found = _packed(Path(spec.removeprefix("pack:")))
+        textures = _packed(Path(spec.removeprefix("pack:")))
     else:
-        found = _photographed(Path(spec))
-    digest = hashlib.sha256(found[0].tobytes() + found[1].tobytes()).hexdigest()[:16]
-    return *found, digest
+        textures = _photographed(Path(spec))
+    digest = hashlib.sha256(textures[0].tobytes() + textures[1].tobytes()).hexdigest()[:16]
+    return *textures, digest
 
 
 def _packed(path: Path) -> tuple[Textures, Textures]:

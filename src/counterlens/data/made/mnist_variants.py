@@ -1,7 +1,7 @@
 """Coloured, Double-coloured and Wildlife MNIST: digits whose colour or texture gives them away.
 
 In training, colours and textures are those of the digit's class; in the test set they are drawn
-independently of it. Each picture is kept as its factors (digit, object class, background class,
+independently of it. Each picture is stored as its factors (digit, object class, background class,
 noise, place of the texture) and rendered from them, so that one factor can be changed alone and
 the digit's mask always belongs to its picture.
 
@@ -22,7 +22,7 @@ import torch
 from jaxtyping import Bool, Float, Float32, Int, Int64, UInt8
 from torch import Tensor
 
-from counterlens.data.made import digit_factors as factors
+from counterlens.data.made import digit_factors
 from counterlens.data.made.digit_factors import DIGITS, LARGE_SPLIT, SIDE, Digits
 from counterlens.data.sets import fingerprint
 from counterlens.errors import InputError
@@ -74,7 +74,7 @@ class Variant:
 
     @property
     def masks(self) -> Bool[Tensor, "n 32 32"]:
-        """Where each digit is, for the overlap with heat maps."""
+        """Where each digit is, for the overlap with saliency maps."""
         return torch.from_numpy(self.digits.grey / 255 > MASK_ABOVE)
 
     @property
@@ -93,20 +93,20 @@ class Variant:
 
         Args:
             rows: which; None for all.
-            object, background: other classes of a factor for these rows, all else kept.
+            object, background: other classes of a factor for these rows, all else unchanged.
         """
         rows = np.arange(len(self)) if rows is None else rows
         front = self.object[rows] if object is None else object
         grey = torch.from_numpy(self.digits.grey[rows])[:, None].float() / 255
-        made = self._fill(
+        object_fill = self._fill(
             self.object_table, front, self.object_noise[rows], self.object_place[rows]
         )
         if self.which == "coloured":
-            return grey * made.clamp(0, 1)
+            return grey * object_fill.clamp(0, 1)
         behind = self.background[rows] if background is None else background
         noise, place = self.background_noise[rows], self.background_place[rows]
         other = self._fill(self.background_table, behind, noise, place)
-        return torch.where(grey > OBJECT_ABOVE, made, other)
+        return torch.where(grey > OBJECT_ABOVE, object_fill, other)
 
     def _fill(
         self,
@@ -162,7 +162,7 @@ def variant(
     behind = rng.integers(0, DIGITS, n) if free else chosen.labels
     spread = COLOUR_VARIANCE**0.5 if which == "coloured" else DOUBLE_DEVIATION
     noise = rng.normal(0, spread, (2, n, 3)).astype(np.float32)
-    last = factors.TEXTURE_SIDE + 2 * factors.TEXTURE_PAD - SIDE
+    last = digit_factors.TEXTURE_SIDE + 2 * digit_factors.TEXTURE_PAD - SIDE
     place = rng.integers(0, last + 1, (2, n, 2))
     tables, mark = _tables(which, textures)
     return Variant(
@@ -198,11 +198,14 @@ def _tables(
     which: str, textures: str | None
 ) -> tuple[tuple[Float32[np.ndarray, "10 ..."], Float32[np.ndarray, "10 ..."]], str]:
     if which == "wildlife":
-        front, behind, mark = factors.open_textures(textures)
-        return (factors.padded(front), factors.padded(behind)), mark
+        front, behind, mark = digit_factors.open_textures(textures)
+        return (digit_factors.padded(front), digit_factors.padded(behind)), mark
     if which == "coloured":
-        return (_colours(factors.COLOURED), np.zeros((DIGITS, 3), np.float32)), "palette-1"
-    return (_colours(factors.DOUBLE_OBJECT), _colours(factors.DOUBLE_BACKGROUND)), "palette-1"
+        return (_colours(digit_factors.COLOURED), np.zeros((DIGITS, 3), np.float32)), "palette-1"
+    return (
+        _colours(digit_factors.DOUBLE_OBJECT),
+        _colours(digit_factors.DOUBLE_BACKGROUND),
+    ), "palette-1"
 
 
 def _colours(palette: tuple[tuple[int, int, int], ...]) -> Float32[np.ndarray, "10 3"]:
@@ -223,8 +226,8 @@ def independence(split: Variant) -> list[dict[str, float | str]]:
         table = np.zeros((DIGITS, DIGITS), np.int64)
         np.add.at(table, (columns[one], columns[two]), 1)
         table = table[table.sum(1) > 0][:, table.sum(0) > 0]
-        found = chi2_contingency(table, correction=False)
+        test = chi2_contingency(table, correction=False)
         rows.append(
-            {"factors": f"{one} × {two}", "chi2": float(found.statistic), "p": float(found.pvalue)}
+            {"factors": f"{one} × {two}", "chi2": float(test.statistic), "p": float(test.pvalue)}
         )
     return rows

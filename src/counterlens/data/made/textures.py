@@ -48,7 +48,7 @@ class ReadTexture:
 
 
 def pattern(kind: str, size: tuple[int, int], rng: np.random.Generator) -> Field:
-    """One field in [0, 1] of the kind asked for."""
+    """One field in [0, 1] of the requested kind."""
     height, width = size
     y, x = np.mgrid[:height, :width] / min(size)
     angle, periods = rng.uniform(0, np.pi), rng.uniform(3, 9)

@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from counterlens.data.sets import Aside, file_set, printable
+from counterlens.data.sets import Excluded, file_set, printable
 from counterlens.errors import InputError
 from counterlens.images import SUFFIXES, ImageSet
 
@@ -18,12 +18,12 @@ NO_PICTURE = "no picture by its name"
 
 
 def open_folder(
-    root: Path, *, name: str, space: str | None = None, aside: list[Aside] | None = None
+    root: Path, *, name: str, space: str | None = None, excluded: list[Excluded] | None = None
 ) -> ImageSet:
     """The pictures below a folder; their labels are its sub-folders, where there are any.
 
     Args:
-        aside: where to put folders and files that cannot be read and files that are no pictures,
+        excluded: where to put folders and files that cannot be read and files that are no pictures,
             in place of refusing the whole folder.
     """
     if not root.is_dir():
@@ -36,18 +36,18 @@ def open_folder(
             loose.append(entry.name)
         else:
             others += 1
-            _put(aside, entry.name, NO_PICTURE)
+            _put(excluded, entry.name, NO_PICTURE)
     files: list[str] = []
     labels: list[int] = []
     classes: list[str] = []
     empty: list[str] = []
     for folder in folders:
-        found = list(_pictures(root, folder, (), aside))
-        pictures = [f for f in found if is_picture(f)]
-        for other in found if len(found) > len(pictures) else ():
+        paths = list(_pictures(root, folder, (), excluded))
+        pictures = [f for f in paths if is_picture(f)]
+        for other in paths if len(paths) > len(pictures) else ():
             if not is_picture(other):
-                _put(aside, other, NO_PICTURE)
-        others += len(found) - len(pictures)
+                _put(excluded, other, NO_PICTURE)
+        others += len(paths) - len(pictures)
         if not pictures:
             empty.append(printable(folder))
             continue
@@ -62,7 +62,7 @@ def open_folder(
             "e.g. cats/1.jpg, or pictures."
         )
     for picture in loose:
-        _put(aside, picture, "beside the class folders")
+        _put(excluded, picture, "beside the class folders")
     return file_set(
         name,
         root,
@@ -71,7 +71,7 @@ def open_folder(
         classes,
         space=space,
         notes=_notes(others, empty, loose),
-        aside=aside,
+        excluded=excluded,
     )
 
 
@@ -87,23 +87,23 @@ def walk(root: Path, below: str = "") -> list[str]:
 
 
 def _pictures(
-    root: Path, below: str, above: tuple[str, ...], aside: list[Aside] | None
+    root: Path, below: str, above: tuple[str, ...], excluded: list[Excluded] | None
 ) -> Iterator[str]:
     real = os.path.realpath(root / below)
     if real in above:  # a link back to a folder that we are in
-        _put(aside, below, "a link back to a folder above it")
+        _put(excluded, below, "a link back to a folder above it")
         return
-    for entry in _entries(root / below, aside, below):
+    for entry in _entries(root / below, excluded, below):
         path = f"{below}/{entry.name}" if below else entry.name
         if _is_folder(entry):
-            yield from _pictures(root, path, (*above, real), aside)
+            yield from _pictures(root, path, (*above, real), excluded)
         else:
             yield path
 
 
-def _put(aside: list[Aside] | None, path: str, why: str) -> None:
-    if aside is not None:
-        aside.append((printable(path), why))
+def _put(excluded: list[Excluded] | None, path: str, why: str) -> None:
+    if excluded is not None:
+        excluded.append((printable(path), why))
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
@@ -114,13 +114,15 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
         return False
 
 
-def _entries(folder: Path, aside: list[Aside] | None, below: str = "") -> list[os.DirEntry[str]]:
+def _entries(
+    folder: Path, excluded: list[Excluded] | None, below: str = ""
+) -> list[os.DirEntry[str]]:
     try:
         with os.scandir(folder) as entries:
             seen = [e for e in entries if not e.name.startswith((".", "__MACOSX"))]
     except OSError as error:
-        if aside is not None:
-            _put(aside, below, f"folder cannot be listed ({error.strerror or error})")
+        if excluded is not None:
+            _put(excluded, below, f"folder cannot be listed ({error.strerror or error})")
             return []
         raise InputError(f"cannot list folder {folder}: {error.strerror or error}.") from None
     return sorted(seen, key=lambda e: e.name)

@@ -79,8 +79,8 @@ def stored_labels(source: Any) -> Sequence[Any] | None:
     if isinstance(source, torch_data.TensorDataset):
         return list(source.tensors[1]) if len(source.tensors) > 1 else None
     for key in ("targets", "labels", "_labels"):
-        found = getattr(source, key, None)
-        array = np.asarray(found) if isinstance(found, list | tuple) else as_array(found)
+        stored = getattr(source, key, None)
+        array = np.asarray(stored) if isinstance(stored, list | tuple) else as_array(stored)
         if array is not None and array.ndim == 1 and array.dtype.kind in "iuU":
             return array.tolist() if len(array) == len(source) else None
     return None

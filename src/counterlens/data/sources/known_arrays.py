@@ -150,13 +150,13 @@ def cifar100_c(root: Path, part: str) -> ImageSet:
 
 def _corrupted(folder: Path, part: str, classes: tuple[str, ...]) -> ImageSet:
     corruption, _, severity = part.partition("/")
-    found = sorted(path.stem for path in folder.glob("*.npy") if path.stem != "labels")
-    if not found:
+    corruptions = sorted(path.stem for path in folder.glob("*.npy") if path.stem != "labels")
+    if not corruptions:
         raise Missing(folder / "fog.npy")
-    if corruption not in found or severity not in ("", "1", "2", "3", "4", "5"):
+    if corruption not in corruptions or severity not in ("", "1", "2", "3", "4", "5"):
         raise InputError(
             f"{folder} has no corruption {part or '(none named)'}, expected CORRUPTION or "
-            f"CORRUPTION/1 … CORRUPTION/5 of {', '.join(found)}."
+            f"CORRUPTION/1 … CORRUPTION/5 of {', '.join(corruptions)}."
         )
     path = folder / f"{corruption}.npy"
     pixels = _read_npy(path, mapped=True)

@@ -54,8 +54,8 @@ def wnid_set(root: Path, part: str, *, places: tuple[str, ...], space: str | Non
 def imagenet_subset(root: Path, part: str) -> ImageSet:
     """ImageNet validation images of the 200 classes of ImageNet-A, -O or -R."""
     space = {"a200": "imagenet-a", "o200": "imagenet-o", "r200": "imagenet-r"}[part]
-    kept = _only(imagenet_split(root, "val"), set(members(space)).__contains__)
-    return replace(kept, space=space)
+    chosen = _only(imagenet_split(root, "val"), set(members(space)).__contains__)
+    return replace(chosen, space=space)
 
 
 def imagenet_minus_cifar10(root: Path, part: str) -> ImageSet:
@@ -75,14 +75,14 @@ def restricted_imagenet(root: Path, part: str) -> ImageSet:
     base = imagenet_split(root, split)
     if outside:
         return _only(base, lambda wnid: wnid not in group)
-    kept = _only(base, group.__contains__)
-    to_group = np.array([group[c.split()[0]] for c in kept.classes])
+    inside = _only(base, group.__contains__)
+    to_group = np.array([group[c.split()[0]] for c in inside.classes])
     return replace(
-        kept,
-        labels=to_group[kept.labels],
+        inside,
+        labels=to_group[inside.labels],
         classes=tuple(RESTRICTED),
         space="restricted-imagenet",
-        fingerprint=f"{kept.fingerprint}-restricted",
+        fingerprint=f"{inside.fingerprint}-restricted",
     )
 
 
@@ -171,15 +171,15 @@ def _flat_validation(root: Path) -> ImageSet:
 
 
 def _only(base: ImageSet, keep: Callable[[str], bool]) -> ImageSet:
-    """The set without the classes that are not to be kept."""
-    kept = [k for k, name in enumerate(base.classes) if keep(name.split()[0])]
+    """The set with the classes that `keep` accepts."""
+    chosen = [k for k, name in enumerate(base.classes) if keep(name.split()[0])]
     place = np.full(len(base.classes) + 1, -1)
-    place[kept] = np.arange(len(kept))
+    place[chosen] = np.arange(len(chosen))
     rows = np.flatnonzero(place[base.labels] >= 0)
     if not len(rows):
         raise InputError("none of the classes of this set are in the folder.")
     part = subset(base, rows)
-    return replace(part, labels=place[part.labels], classes=tuple(base.classes[k] for k in kept))
+    return replace(part, labels=place[part.labels], classes=tuple(base.classes[k] for k in chosen))
 
 
 def _titled(wnid: str) -> str:

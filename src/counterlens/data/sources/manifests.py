@@ -1,7 +1,7 @@
 """Manifests: a table with a picture per row.
 
 Columns: `path` (relative to the manifest, or absolute), `label` (class name; empty or absent
-where unknown), `id` (default: the path). All further columns become `extra`.
+where unknown), `id` (default: the path). All other columns become `extra`.
 """
 
 import csv
@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from counterlens.data.provenance import NAMES
-from counterlens.data.sets import Aside, file_set, unfit
+from counterlens.data.sets import Excluded, file_set, unfit
 from counterlens.errors import InputError
 from counterlens.images import ImageSet
 from counterlens.runs import plain_file, read_lines
@@ -20,11 +20,11 @@ Columns = dict[str, list[str]]
 """The cells of a table by the name of their column; all columns are of one length."""
 
 
-def open_manifest(path: Path, *, name: str, aside: list[Aside] | None = None) -> ImageSet:
+def open_manifest(path: Path, *, name: str, excluded: list[Excluded] | None = None) -> ImageSet:
     """The pictures that a .csv, .tsv or .jsonl file lists.
 
     Args:
-        aside: where to put files that cannot be read, in place of refusing the whole table.
+        excluded: where to put files that cannot be read, in place of refusing the whole table.
     """
     table = _from_lines(path) if path.suffix.lower() == ".jsonl" else _from_cells(path)
     if not any(table.values()):
@@ -38,9 +38,9 @@ def open_manifest(path: Path, *, name: str, aside: list[Aside] | None = None) ->
     files = table.pop("path")
     ids = [i or file for i, file in zip(table.pop("id", files), files, strict=True)]
     labels = table.pop("label", [""] * len(files))
-    if aside is not None:
+    if excluded is not None:
         why = [unfit(path.parent / file) for file in files]
-        aside += [(i, reason) for i, reason in zip(ids, why, strict=True) if reason]
+        excluded += [(i, reason) for i, reason in zip(ids, why, strict=True) if reason]
         fit = [k for k, reason in enumerate(why) if not reason]
         if len(fit) < len(files):
             files, ids, labels = ([column[k] for k in fit] for column in (files, ids, labels))

@@ -91,7 +91,7 @@ PLAIN: dict[str, Callable[[tuple[int, int, int], np.random.Generator], Planes]] 
 
 @dataclass(frozen=True)
 class ReadNoise:
-    """Noise picture i, made anew at each call from seed and i."""
+    """Noise picture i, drawn anew at each call from seed and i."""
 
     kind: str
     size: tuple[int, int]

@@ -1,7 +1,7 @@
 """Sets of images from objects: data sets of torch and Hugging Face, loaders, arrays, lists.
 
 `as_image_set` takes what `open_set` takes and any such object. What is lazy stays lazy: an image is
-read when it is asked for. Labels are read without decoding images where the object allows it.
+read on request. Labels are read without decoding images where the object allows it.
 
 The fingerprint of arrays covers all pixels and labels. That of a lazy object covers its length, all
 labels, the class names, and the pixels of 16 images spread over it: reading all would take as long
@@ -78,18 +78,18 @@ def as_image_set(
             the labels' own names or numbers.
     """
     if isinstance(source, str | Path) and not _is_picture(source):
-        found = open_set(str(source), limit=limit, seed=seed, size=size, channels=channels)
-        return _renamed(found, name, classes)
+        image_set = open_set(str(source), limit=limit, seed=seed, size=size, channels=channels)
+        return _renamed(image_set, name, classes)
     if isinstance(source, ImageSet):
-        found = _renamed(source, name, classes)
-        return subset(found, sample_rows(len(found), limit, seed))
+        image_set = _renamed(source, name, classes)
+        return subset(image_set, sample_rows(len(image_set), limit, seed))
     source, labels = _parted(source)
     called = name or _name(source)
     batch = None if isinstance(source, str | list | tuple) else as_array(source)
     if batch is not None and batch.ndim == 4:
         pixels = as_batch(source, called)
-        found = _array_set(called, pixels, labels, classes)
-        return subset(found, sample_rows(len(found), limit, seed))
+        image_set = _array_set(called, pixels, labels, classes)
+        return subset(image_set, sample_rows(len(image_set), limit, seed))
     if isinstance(source, torch_data.DataLoader):
         source = behind(source)
     if not hasattr(source, "__len__") or not hasattr(source, "__getitem__"):
@@ -185,15 +185,16 @@ def _name(source: Any) -> str:
     return "images" if plain else type(inner).__name__.lower()
 
 
-def _renamed(found: ImageSet, name: str | None, classes: Sequence[str] | None) -> ImageSet:
-    if classes is not None and len(classes) < len(found.classes):
+def _renamed(image_set: ImageSet, name: str | None, classes: Sequence[str] | None) -> ImageSet:
+    if classes is not None and len(classes) < len(image_set.classes):
         raise InputError(
-            f"{len(classes)} class names came for {found.name}, expected {len(found.classes)}."
+            f"{len(classes)} class names came for {image_set.name}, expected "
+            f"{len(image_set.classes)}."
         )
     return replace(
-        found,
-        name=name or found.name,
-        classes=tuple(classes) if classes is not None else found.classes,
+        image_set,
+        name=name or image_set.name,
+        classes=tuple(classes) if classes is not None else image_set.classes,
     )
 
 
@@ -258,12 +259,12 @@ def _labels(source: Any, read: ReadItems, labels: object, column: str | None) ->
     if column is not None:
         values = list(source[column])
         return [label_of(values[int(i)], read.name) for i in read.rows]
-    kept = stored_labels(source)
-    if kept is not None:
-        found = [label_of(kept[int(i)], read.name) for i in read.rows]
+    stored = stored_labels(source)
+    if stored is not None:
+        result = [label_of(stored[int(i)], read.name) for i in read.rows]
         # stored labels may differ from those given out (target_transform): trust them if they agree
-        if all(found[i] == label_of(read.item(i)[1], read.name) for i in _probes(count)):
-            return found
+        if all(result[i] == label_of(read.item(i)[1], read.name) for i in _probes(count)):
+            return result
     if label_of(read.item(0)[1], read.name) is None:
         return [None] * count
     watch = _progress(f"{read.name}: reading labels", count)
@@ -339,11 +340,11 @@ def _progress(text: str, total: int) -> Callable[[Iterable[int]], Iterator[int]]
     """A line on standard error every ten seconds."""
 
     def watch(rows: Iterable[int]) -> Iterator[int]:
-        said = time.monotonic()
+        printed = time.monotonic()
         for done, row in enumerate(rows):
             yield row
-            if time.monotonic() - said > 10:
-                said = time.monotonic()
+            if time.monotonic() - printed > 10:
+                printed = time.monotonic()
                 print(f"{text}, {done + 1:,} of {total:,}", file=sys.stderr, flush=True)
 
     return watch

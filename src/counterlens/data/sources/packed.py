@@ -1,7 +1,7 @@
 """Packed sets: all encoded pictures of a set in one .npz file.
 
 Arrays: `encoded` (uint8, one encoded picture after another), `offsets` (int64, n + 1), `labels`
-(int64), `classes` (str); optional `ids` (str or bytes, n), `space` (str) and further arrays of
+(int64), `classes` (str); optional `ids` (str or bytes, n), `space` (str) and other arrays of
 n rows, which become `extra`; a licence, author or source may also be one text for all pictures.
 Files written by `numpy.savez` are memory-mapped, so that worker processes share one copy;
 compressed ones are unpacked once per process.
@@ -128,7 +128,7 @@ def open_pack(path: Path, *, name: str) -> ImageSet:
 
 
 def join(parts: Sequence[ImageSet], text: str) -> ImageSet:
-    """Several packs as one set; ids of equal names are told apart."""
+    """Several packs as one set; ids of equal names are made distinct."""
     first = parts[0]
     for part in parts[1:]:
         if part.classes != first.classes:

@@ -1,6 +1,6 @@
 """Pools: several sets as one, opened so that nothing in them can stop a long run.
 
-What cannot be read, is no picture or is no plain file is set aside with a reason; the rest keeps
+What cannot be read, is no picture or is no plain file is left out with a reason; the rest keeps
 the order of the specs. Ids carry the name of their set where there are several.
 """
 
@@ -14,7 +14,7 @@ from jaxtyping import Int64
 from counterlens import images
 from counterlens.data.open import open_set, split
 from counterlens.data.provenance import NAMES, pooled_provenance
-from counterlens.data.sets import Aside, encoded, fingerprint, sample_rows, subset
+from counterlens.data.sets import Excluded, encoded, fingerprint, sample_rows, subset
 from counterlens.data.sources.folders import open_folder
 from counterlens.data.sources.frozen import is_frozen
 from counterlens.data.sources.manifests import open_manifest
@@ -47,21 +47,21 @@ class ReadParts:
 
 
 def open_part(
-    spec: str, aside: list[Aside], *, limit: int | None = None, seed: int = 0
+    spec: str, excluded: list[Excluded], *, limit: int | None = None, seed: int = 0
 ) -> ImageSet:
-    """One set of a pool; files and folders that cannot be used go to `aside`."""
+    """One set of a pool; files and folders that cannot be used go to `excluded`."""
     name, scheme, rest = split(spec)
     path = Path(rest)
     if scheme == "noise":
         raise InputError(f"{spec} is made by code, expected a pool of photographs.")
     if scheme == "path" and path.is_dir() and not is_frozen(path):
-        opened = open_folder(path, name=name, aside=aside)
+        opened = open_folder(path, name=name, excluded=excluded)
     elif scheme == "path" and path.suffix.lower() in (".csv", ".tsv", ".jsonl") and path.is_file():
-        opened = open_manifest(path, name=name, aside=aside)
+        opened = open_manifest(path, name=name, excluded=excluded)
     else:
         opened = open_set(spec)
     if not len(opened):
-        raise InputError(f"{spec} holds no file that can be read; {len(aside)} were set aside.")
+        raise InputError(f"{spec} holds no file that can be read; {len(excluded)} were set aside.")
     return subset(opened, sample_rows(len(opened), limit, seed))
 
 

@@ -56,13 +56,13 @@ class Lpips(nn.Module):
             size = [round(n * SMALLEST / side) for n in x.shape[-2:]]
             x = functional.interpolate(x, size, mode="bilinear", align_corners=False)
         x = (2 * x - 1 - self.mean) / self.std
-        found = []
+        activations = []
         for i, (stride, pad) in enumerate(SHAPES):
             if i in POOLED:
                 x = functional.max_pool2d(x, 3, 2)
             x = functional.conv2d(x, self.weights[i], self.biases[i], stride, pad).relu()
-            found.append(x / (x.square().sum(1, keepdim=True).sqrt() + 1e-10))
-        return found
+            activations.append(x / (x.square().sum(1, keepdim=True).sqrt() + 1e-10))
+        return activations
 
     @torch.no_grad()
     def maps(self, z: Images, x: Images) -> Float[Tensor, "b h w"]:
@@ -120,10 +120,10 @@ def _compact(file: Path) -> dict[str, Tensor]:
     from safetensors.torch import load_file
 
     try:
-        found: dict[str, Tensor] = load_file(file)
+        state: dict[str, Tensor] = load_file(file)
     except SafetensorError as error:
         raise InputError(f"{file} is no safetensors file ({str(error)[:60]}). {HOW}") from None
-    return found
+    return state
 
 
 def _flax(file: Path) -> dict[str, Tensor]:

@@ -60,7 +60,7 @@ class Basic(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """1×1, 3×3 (grouped if asked), 1×1 to four times the width; the stride is on the 3×3."""
+    """1×1, 3×3 (grouped on request), 1×1 to four times the width; the stride is on the 3×3."""
 
     expansion = 4
 
@@ -158,8 +158,8 @@ class PreActivated(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """F(x) + shortcut(x), the shortcut taken after the first activation if it projects."""
         y = self.act(self.bn1(x))
-        kept = x if self.shortcut is None else self.shortcut(y)
-        out: Tensor = self.conv2(self.act(self.bn2(self.conv1(y)))) + kept
+        identity = x if self.shortcut is None else self.shortcut(y)
+        out: Tensor = self.conv2(self.act(self.bn2(self.conv1(y)))) + identity
         return out
 
 

@@ -56,8 +56,8 @@ class PreActBlock(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """F(x) + shortcut, taken of x itself or, if late, after the first activation."""
         y = torch.relu(self.bn1(x))
-        kept = self.shortcut(y if self.late else x) if hasattr(self, "shortcut") else x
-        out: Tensor = self.conv2(torch.relu(self.bn2(self.conv1(y)))) + kept
+        identity = self.shortcut(y if self.late else x) if hasattr(self, "shortcut") else x
+        out: Tensor = self.conv2(torch.relu(self.bn2(self.conv1(y)))) + identity
         return out
 
 
@@ -154,8 +154,8 @@ def pad_like_tensorflow(net: nn.Module) -> nn.Module:
         conv = block.get_submodule("conv1")
         assert isinstance(conv, nn.Conv2d)
         if conv.stride == (2, 2):
-            bare = nn.Conv2d(conv.in_channels, conv.out_channels, 3, 2, 0, bias=False)
-            block.add_module("conv1", nn.Sequential(nn.ZeroPad2d((0, 1, 0, 1)), bare))
+            unpadded = nn.Conv2d(conv.in_channels, conv.out_channels, 3, 2, 0, bias=False)
+            block.add_module("conv1", nn.Sequential(nn.ZeroPad2d((0, 1, 0, 1)), unpadded))
     return net
 
 

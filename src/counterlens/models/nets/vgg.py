@@ -98,8 +98,8 @@ def _torch(file: Path) -> dict[str, Tensor]:
     if file.suffix == ".safetensors":
         from safetensors.torch import load_file
 
-        found: dict[str, Tensor] = load_file(file)
-        return found
+        compact: dict[str, Tensor] = load_file(file)
+        return compact
     try:
         state: dict[str, Tensor] = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged file raises almost anything

@@ -89,10 +89,10 @@ def load(folder: Path) -> Classifier:
             f"{file} is not the file its card describes (SHA-256 differs): the checkpoint was cut "
             "short or changed. Copy both files again."
         )
-    from counterlens.models.nets import resnets as nets
+    from counterlens.models.nets import resnets
 
     try:
-        net = nets.build(card["architecture"], len(card["classes"]))
+        net = resnets.build(card["architecture"], len(card["classes"]))
         state, _ = read_state(file)
         fill(net, state, str(file))
         return Classifier(

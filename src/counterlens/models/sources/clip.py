@@ -91,23 +91,23 @@ def words_of(text: str) -> tuple[list[str], tuple[str, ...], bool]:
     ((['cat', 'dog'], ('cat', 'dog'), False), True)
     """
     if text.startswith("="):
-        found = [part.strip() for part in text[1:].split("|") if part.strip()]
+        texts = [part.strip() for part in text[1:].split("|") if part.strip()]
         raw = True
     else:
         known = {"": imagenet_names(), "imagenet": imagenet_names(), "cifar10": CIFAR10}
         listed = known.get(text) or [part.strip() for part in text.split(",")]
-        found, raw = [part for part in listed if part], False
-    if len(found) < 2 or len(set(found)) < len(found):
+        texts, raw = [part for part in listed if part], False
+    if len(texts) < 2 or len(set(texts)) < len(texts):
         raise InputError(f"classes are {text!r}, expected two or more different ones, "
                          "such as #cat,dog or #=a smiling face|a sad face.")  # fmt: skip
-    return found, tuple(found), raw
+    return texts, tuple(texts), raw
 
 
 @torch.no_grad()
 def embed(
     model: Any, tokenizer: Any, texts: Sequence[str], templates: Sequence[str]
 ) -> Float[Tensor, "k d"]:
-    """One embedding per text: the mean over templates of unit vectors, made unit again.
+    """One embedding per text: the mean over templates of unit vectors, normalised again.
 
     Equation: clip2021 §3.1.4   t_k = norm(Σ_j norm(g(template_j(class_k))))
     """
@@ -115,8 +115,8 @@ def embed(
     rows = []
     for text in texts:
         ids = tokenizer([template.format(text) for template in templates])
-        found = normalize(model.encode_text(ids).float(), dim=-1)
-        rows.append(normalize(found.mean(0), dim=-1))
+        vectors = normalize(model.encode_text(ids).float(), dim=-1)
+        rows.append(normalize(vectors.mean(0), dim=-1))
     return torch.stack(rows)
 
 

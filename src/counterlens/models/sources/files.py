@@ -1,7 +1,7 @@
-"""`FILE.py:FACTORY`: any model, made by the user's own function.
+"""`FILE.py:FACTORY`: any model, returned by the user's own function.
 
 The factory takes no argument. It returns a Classifier, or a module that takes [0, 1] images; such
-a module says its `input_size`, and may say its `classes`.
+a module states its `input_size`, and may state its `classes`.
 """
 
 import importlib.util
@@ -42,31 +42,31 @@ def load_factory(spec: ModelSpec) -> Classifier:
             f"{spec}: {path.name} has no {name!r}{suggest(name, public)}. It has: "
             f"{', '.join(public[:8]) or 'no functions'}."
         )
-    made = getattr(module, name)
-    if callable(made) and not isinstance(made, nn.Module):
+    product = getattr(module, name)
+    if callable(product) and not isinstance(product, nn.Module):
         try:
-            made = made()
+            product = product()
         except CounterlensError:
             raise
         except (Exception, SystemExit) as error:
             raise InputError(_blame(f"{spec} failed", path, error)) from error
-    return as_classifier(made, str(spec), name)
+    return as_classifier(product, str(spec), name)
 
 
-def as_classifier(made: object, source: str, name: str) -> Classifier:
+def as_classifier(product: object, source: str, name: str) -> Classifier:
     """Wrap what a factory returned; a Classifier stays as it is."""
-    if isinstance(made, Classifier):
-        return made
-    if not isinstance(made, nn.Module):
+    if isinstance(product, Classifier):
+        return product
+    if not isinstance(product, nn.Module):
         raise InputError(
-            f"{source} returned {type(made).__name__}, expected a Classifier or a torch module "
+            f"{source} returned {type(product).__name__}, expected a Classifier or a torch module "
             "that takes images in [0, 1]."
         )
-    preprocess, channels = _input_of(made, source)
-    logits = _probe(made, (channels, *preprocess.size), source)
-    classes = _classes_of(made, logits.shape[1], source)
+    preprocess, channels = _input_of(product, source)
+    logits = _probe(product, (channels, *preprocess.size), source)
+    classes = _classes_of(product, logits.shape[1], source)
     nothing, one = (0.0,) * channels, (1.0,) * channels
-    return Classifier(made, classes, nothing, one, preprocess=preprocess, name=name)
+    return Classifier(product, classes, nothing, one, preprocess=preprocess, name=name)
 
 
 def _input_of(module: nn.Module, source: str) -> tuple[Preprocess, int]:
@@ -131,21 +131,21 @@ def _imported(path: Path) -> ModuleType:
     """Import a file under a name of its own, with its folder importable for its siblings."""
     whole = path.resolve()
     name = f"counterlens_user_{whole.stem}_{sha256(str(whole).encode()).hexdigest()[:12]}"
-    found = importlib.util.spec_from_file_location(name, whole)
-    if found is None or found.loader is None:
+    module_spec = importlib.util.spec_from_file_location(name, whole)
+    if module_spec is None or module_spec.loader is None:
         raise InputError(f"{path} is not a Python file.")
-    module = importlib.util.module_from_spec(found)
+    module = importlib.util.module_from_spec(module_spec)
     sys.modules[name] = module  # dataclasses and pickling look their module up here
     sys.path.insert(0, str(whole.parent))
-    kept = sys.dont_write_bytecode
+    before = sys.dont_write_bytecode
     sys.dont_write_bytecode = True  # nothing of ours is left in the user's folder
     try:
-        found.loader.exec_module(module)
+        module_spec.loader.exec_module(module)
     except BaseException:
         del sys.modules[name]
         raise
     finally:
-        sys.dont_write_bytecode = kept
+        sys.dont_write_bytecode = before
         sys.path.remove(str(whole.parent))
     return module
 

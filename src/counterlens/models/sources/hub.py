@@ -27,7 +27,7 @@ def open_pretrained(
     Args:
         kind: the class that opens the network, such as AutoModelForMaskGeneration.
         what: the network in a word, for messages.
-        option: the user's option that asked for it.
+        option: the user's option that requests it.
         instead: what to do where it cannot be had.
     """
     transformers = transformers_for(option)
@@ -44,7 +44,7 @@ def open_pretrained(
             net = getattr(transformers, kind).from_pretrained(where)
         except (ValueError, OSError) as error:
             if isinstance(error, OSError) and not here:
-                raise  # that it cannot be fetched is said above
+                raise  # the message above states that it cannot be fetched
             raise InputError(
                 f"{spec} is no {what} that can be opened: {first_line(error)}"
             ) from error
@@ -53,7 +53,7 @@ def open_pretrained(
 
 @contextmanager
 def fetching(what: str, *, instead: str) -> Iterator[None]:
-    """Say in one line that `what` could not be fetched, and what to type instead."""
+    """Report in one line that `what` could not be fetched, and what to type instead."""
     from huggingface_hub import constants
 
     before = constants.HF_HUB_OFFLINE

@@ -36,7 +36,7 @@ def as_classifier(
     device: str = "auto",
     trust_remote_code: bool = False,
 ) -> Classifier:
-    """The classifier behind a spec or an object, ready to be asked: eval mode, weights frozen.
+    """The classifier behind a spec or an object, ready for use: eval mode, weights frozen.
 
     >>> net = nn.Sequential(nn.Flatten(), nn.Linear(192, 2))
     >>> as_classifier(net, classes=["cat", "dog"], size=8, device="cpu").name
@@ -117,7 +117,7 @@ def object_spec(classifier: Classifier) -> str:
 
 
 def _wrapped(source: Callable[..., Any], given: Mapping[str, Any], name: str | None) -> Classifier:
-    """A module or a function with what was said about it, and what it says of itself."""
+    """A module or a function with what the caller states about it, and what it states itself."""
     known = {**_described(source), **given}
     if "size" in given:
         known.pop("preprocess", None)
@@ -140,17 +140,17 @@ def _described(net: Any) -> dict[str, Any]:
         return _of_transformers(config)
     if isinstance(getattr(net, "pretrained_cfg", None), Mapping):
         return _of_timm(net)
-    found: dict[str, Any] = {}
+    facts: dict[str, Any] = {}
     preprocess, size = getattr(net, "preprocess", None), getattr(net, "input_size", None)
     if isinstance(preprocess, Preprocess):
-        found["preprocess"] = preprocess
+        facts["preprocess"] = preprocess
     elif isinstance(size, int | tuple | list):
         sides = (size, size) if isinstance(size, int) else tuple(size)[-2:]
-        found["size"] = sides
+        facts["size"] = sides
     classes = getattr(net, "classes", None)
     if isinstance(classes, list | tuple):
-        found["classes"] = classes
-    return found
+        facts["classes"] = classes
+    return facts
 
 
 def _of_timm(net: Any) -> dict[str, Any]:
@@ -174,8 +174,8 @@ def _of_transformers(config: Any) -> dict[str, Any]:
     from counterlens.models.sources.hf import class_names
 
     size = getattr(config, "image_size", None)
-    found: dict[str, Any] = {"classes": class_names(config)}
-    return found | ({"size": tuple(size) if isinstance(size, list) else size} if size else {})
+    facts: dict[str, Any] = {"classes": class_names(config)}
+    return facts | ({"size": tuple(size) if isinstance(size, list) else size} if size else {})
 
 
 def _check(classifier: Classifier) -> None:

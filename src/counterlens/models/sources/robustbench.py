@@ -70,8 +70,8 @@ def load_robustbench(spec: ModelSpec, *, trust: bool = False) -> Classifier:
         return _from_package(spec)
     if file is None:
         raise InputError(f"{spec}: there is no file {spec.weights!r}.")
-    found, entry = read_state(file, trust=trust)
-    state, own = take_colours(found)
+    stored, entry = read_state(file, trust=trust)
+    state, own = take_colours(stored)
     layout = recognise(state)
     if layout is None:
         raise InputError(
@@ -99,21 +99,21 @@ def load_robustbench(spec: ModelSpec, *, trust: bool = False) -> Classifier:
 
 def take_colours(state: State) -> tuple[State, Colours | None]:
     """The network's own weights without wrappers, and the normalisation stored beside them."""
-    kept, means, stds = {}, [], []
+    weights, means, stds = {}, [], []
     for key, value in state.items():
-        name = _bare(key)
+        name = _without_prefixes(key)
         if name in _MEANS:
             means.append(value)
         elif name in _STDS:
             stds.append(value)
         elif not name.startswith("attacker."):  # a second copy of the same network
-            kept[name] = value
+            weights[name] = value
     if not means or not stds:
-        return kept, None
-    return kept, (_three(means[0]), _three(stds[0]))
+        return weights, None
+    return weights, (_three(means[0]), _three(stds[0]))
 
 
-def _bare(key: str) -> str:
+def _without_prefixes(key: str) -> str:
     stripped = True
     while stripped:
         stripped = False
@@ -135,11 +135,11 @@ def _renamed(state: State, layout: Layout) -> State:
 
 def _check_name(spec: ModelSpec, layout: Layout) -> None:
     """Refuse an architecture by name that is not the one in the file."""
-    said = _ARCHITECTURE.fullmatch(spec.name)
-    if said is None:
+    named = _ARCHITECTURE.fullmatch(spec.name)
+    if named is None:
         return
-    family = said[1].lower().replace("wideresnet", "wrn")
-    numbers = [n for n in re.split(r"[-_]", said[2]) if n]
+    family = named[1].lower().replace("wideresnet", "wrn")
+    numbers = [n for n in re.split(r"[-_]", named[2]) if n]
     wanted = "-".join([family, *numbers])
     read = re.sub(r"(?<=resnet)(?=\d)", "-", layout.name).replace("_", "-")
     if wanted.replace("_", "-") not in (read, read.partition("-")[0]):

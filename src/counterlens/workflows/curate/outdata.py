@@ -201,7 +201,7 @@ def _low_level(
     for group, part in lowlevel.GROUPS.items():
         numbers[f"outdata.{group}.auroc"] = lowlevel.auroc(a[:, part], b[:, part], seed)
     run.add_numbers(numbers)
-    rows = [{"feature": name, "gap": gap} for name, gap in lowlevel.telling(a, b, most=8)]
+    rows = [{"feature": name, "gap": gap} for name, gap in lowlevel.most_different(a, b, most=8)]
     run.write_table("telling", rows)
 
 

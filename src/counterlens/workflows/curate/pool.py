@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from counterlens.classifier import Classifier
-from counterlens.data.sets import Aside
+from counterlens.data.sets import Excluded
 from counterlens.data.sources.pools import join_parts, open_part
 from counterlens.errors import InputError, RunExists
 from counterlens.filters.opinions import Opinions
@@ -51,7 +51,7 @@ class Pool:
     images: ImageSet
     sets: tuple[str, ...]
     own: tuple[str, ...]
-    aside: tuple[Aside, ...]
+    aside: tuple[Excluded, ...]
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Parts:
     """The sets of a pool as they were opened."""
 
     sets: tuple[ImageSet, ...]
-    aside: tuple[Aside, ...]
+    aside: tuple[Excluded, ...]
 
     @classmethod
     def open(
@@ -76,7 +76,7 @@ class Parts:
         unused = set(names)
         sets, aside = [], []
         for spec in specs:
-            own: list[Aside] = []
+            own: list[Excluded] = []
             part = open_part(spec, own, limit=limit, seed=seed)
             named = tuple(names.get(name, name) for name in part.classes)
             unused -= set(part.classes)

@@ -137,10 +137,10 @@ def write_funnel(
     rows += [
         {
             "stage": stage.name,
-            "rule": stage.told,
+            "rule": stage.description,
             "before": stage.before,
-            "dropped": stage.before - stage.kept,
-            "kept": stage.kept,
+            "dropped": stage.before - stage.after,
+            "kept": stage.after,
         }
         for stage in made.stages
     ]

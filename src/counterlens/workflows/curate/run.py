@@ -17,7 +17,7 @@ from counterlens.errors import InputError
 from counterlens.filters import natural_adversarial, out_of_distribution
 from counterlens.filters.funnel import Rule, run_funnel
 from counterlens.filters.opinions import Opinions
-from counterlens.filters.screens import BITS, COSINE, Copies, Marking, Marks, leaks, twins
+from counterlens.filters.screens import BITS, COSINE, Copies, Marking, Marks, leaks, near_duplicates
 from counterlens.images import ImageSet
 from counterlens.label_spaces import imagenet_groups
 from counterlens.label_spaces.overlap import overlaps
@@ -296,7 +296,7 @@ def _screens(
         )
 
     return (
-        twins(pool, copies, bits=bits),
+        near_duplicates(pool, copies, bits=bits),
         *(
             leaks(
                 pool, k, copies, bits=bits, classifier=judge, cosine=cosine, known_marks=marked(k)
