@@ -1,4 +1,4 @@
-"""What workflows with a generator share: opening it, asking whether it can draw, optimising.
+"""What workflows with a generator share: asking whether it can draw, optimising.
 
 Every image is kept as soon as it is made, so a run that was stopped goes on with the next one.
 """
@@ -15,13 +15,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from counterlens import images, zoo
+from counterlens import images
 from counterlens.classifier import Classifier
 from counterlens.data.made import captions
 from counterlens.errors import InputError
 from counterlens.explanations.counterfactuals.pixel import temperature_of
 from counterlens.explanations.counterfactuals.targets import class_named
-from counterlens.generators.diffusion import model as latent
 from counterlens.generators.diffusion.cutouts import seen
 from counterlens.generators.diffusion.memory import room, steps_to_keep
 from counterlens.generators.diffusion.model import LatentDiffusion
@@ -69,22 +68,6 @@ class Made:
     score: float
     before: float
     trace: tuple[float, ...]
-
-
-def open_generator(spec: str | None, device: torch.device, *, half: bool) -> LatentDiffusion:
-    """The generator of a spec, or the shipped one."""
-    if spec is None:
-        shipped = zoo.generators()
-        if not shipped:
-            raise InputError(
-                "no generator is shipped in this build. Name a diffusers folder or hub id: "
-                "--generator FOLDER; or train the small one: "
-                "python -m counterlens.workflows.train.diffusion --data SPEC."
-            )
-        spec = str(zoo.generator(shipped[0]))
-    elif spec.startswith("zoo:"):
-        spec = str(zoo.generator(spec.removeprefix("zoo:")))
-    return latent.load(spec, device=device, precision="bfloat16" if half else "float32")
 
 
 def seed_of(*parts: object) -> int:
@@ -390,7 +373,6 @@ __all__ = [
     "confidence_table",
     "fitting",
     "logit_table",
-    "open_generator",
     "optimise",
     "reread",
     "seed_of",

@@ -29,9 +29,9 @@ from counterlens.workflows._shared.generate import (
     can_draw,
     changed,
     fitting,
-    open_generator,
     reread,
 )
+from counterlens.workflows._shared.generator import open_generator_for
 from counterlens.workflows._shared.objects import headline, model_given, texts, words
 from counterlens.workflows._shared.result import Explanation, save_figure
 from counterlens.workflows._shared.session import teller, write_report
@@ -109,7 +109,7 @@ def disagree(
     nets, judges = load_all(specs, **load), load_all(judge, **load)
     pair = (nets[0], nets[1])
     wanted, notes = shared_classes(pair, classes)
-    model = open_generator(generator, pair[0].mean.device, half=half)
+    model = open_generator_for(pair, generator, half=half)
     folder = out or new_folder("disagree", f"{key_part(pair[0].name)}-{key_part(pair[1].name)}")
     run = Run.create(folder, "disagree", asked, resume=resume)
     say = teller(quiet)
@@ -121,7 +121,7 @@ def disagree(
 
     def opened() -> tuple[Any, list[Classifier]]:  # in a worker: its own device
         mine = load_all(specs, **load)
-        return open_generator(generator, mine[0].mean.device, half=half), mine
+        return open_generator_for(mine[:2], generator, half=half), mine
 
     settings = settings_of(asked, fitting(DISAGREEMENT, model))
     logarithms = score == "logarithms" or (score == "auto" and model.side < SMALL)

@@ -19,7 +19,8 @@ from counterlens.models.salient import load_salient
 from counterlens.models.segmenter import load_segmenter
 from counterlens.runs import key_part
 from counterlens.types import Preprocess, Probs
-from counterlens.workflows._shared.generate import SMALL, open_generator, seed_of
+from counterlens.workflows._shared.generate import SMALL, seed_of
+from counterlens.workflows._shared.generator import open_generator_for
 from counterlens.workflows._shared.pictures import Pictures
 from counterlens.workflows._shared.result import Editing
 
@@ -73,7 +74,7 @@ def open_editing(
             "0 or more, 0 or more, and 1 or more."
         )
     device = classifier.mean.device
-    model = open_generator(generator, device, half=False)
+    model = open_generator_for([classifier], generator, half=False)
     words = load_captioner(captioner, device=device) if captioner else None
     if rounds is None:
         rounds = ROUNDS if model.side < SMALL and updates else UVCE.rounds

@@ -14,7 +14,6 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from counterlens import images as pictures
-from counterlens import zoo
 from counterlens.classifier import Classifier
 from counterlens.data.masks import ReadMask, open_masks, own_masks
 from counterlens.errors import InputError
@@ -66,11 +65,11 @@ def find_masks(
         spec: FOLDER, key:NAME, attention, cam; None: the set's own, else attention where there is
             a generator, else cam.
         attention: opens the generator.
-        generator: whether one was named.
+        generator: whether one was named, or the shipped one fits the classifier.
     """
     own = own_masks(data, known.images, border=True) if spec is None else None
     if spec is None and own is None:
-        spec = "attention" if generator or zoo.generators() else "cam"
+        spec = "attention" if generator else "cam"
     if own is not None:
         found, told = _given(classifier, known, own[1]), f"the set's own (key:{own[0]})"
     elif spec == "attention":

@@ -25,7 +25,8 @@ from counterlens.models.weights import weights_hash
 from counterlens.report import render
 from counterlens.runs import Number, Run, key_part, new_folder
 from counterlens.scale import check_place
-from counterlens.workflows._shared.generate import Crew, changed, fitting, open_generator
+from counterlens.workflows._shared.generate import Crew, changed, fitting
+from counterlens.workflows._shared.generator import open_generator_for
 from counterlens.workflows._shared.pictures import Given, open_pictures
 from counterlens.workflows._shared.result import Explanation, save, save_figure
 from counterlens.workflows._shared.session import teller
@@ -146,7 +147,7 @@ def neurons(
     pictures = open_pictures(image, classifier, seed=seed) if image else None
     painter: LatentDiffusion | None = None
     if method == "diffusion":
-        painter = open_generator(generator, classifier.mean.device, half=False)
+        painter = open_generator_for([classifier], generator, half=False)
     name = "-".join(str(n) for n in (*unit, *logit))
     folder = out or new_folder("neurons", f"{key_part(classifier.name)}-{name}")
     run = Run.create(folder, "neurons", settings, resume=resume)
@@ -158,7 +159,7 @@ def neurons(
 
         def opened() -> tuple[LatentDiffusion, list[Classifier]]:  # in a worker: its own device
             mine = load_all([model], device=device, trust_remote_code=trust_remote_code)
-            return open_generator(generator, mine[0].mean.device, half=False), mine
+            return open_generator_for(mine, generator, half=False), mine
 
         gpus = float(painter.device.type == "cuda")
         search = changed(fitting(COUNTERFACTUAL, painter), changes)

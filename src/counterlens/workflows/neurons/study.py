@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from counterlens import zoo
 from counterlens.ball import mix
 from counterlens.classifier import Classifier
 from counterlens.data.made import captions
@@ -28,7 +29,8 @@ from counterlens.models.weights import weights_hash
 from counterlens.report import render
 from counterlens.runs import Number, Run, key_part, new_folder
 from counterlens.types import Images, Labels, Preprocess
-from counterlens.workflows._shared.generate import changed, open_generator
+from counterlens.workflows._shared.generate import changed
+from counterlens.workflows._shared.generator import misfit, open_generator_for
 from counterlens.workflows._shared.pictures import Given, open_pictures
 from counterlens.workflows._shared.result import Explanation
 from counterlens.workflows._shared.session import Say, teller
@@ -175,12 +177,13 @@ def _spurious(
     assert asked.data is not None
 
     def attention() -> Find:
-        return marking(open_generator(asked.generator, classifier.mean.device, half=False),
-                       classifier, asked.seed)  # fmt: skip
+        model = open_generator_for([classifier], asked.generator, half=False)
+        return marking(model, classifier, asked.seed)
 
+    fits = bool(zoo.generators()) and not misfit(classifier)
     masks = find_masks(
         classifier, known, asked.data, asked.masks, attention=attention,
-        generator=asked.generator is not None, say=say,
+        generator=asked.generator is not None or fits, say=say,
     )  # fmt: skip
     run.note(masks=masks.told)
     named = [ask(direction, None, known, masks) for direction in units]
@@ -223,7 +226,7 @@ def marking(model: LatentDiffusion, classifier: Classifier, seed: int) -> Find:
 def _edits(
     run: Run, classifier: Classifier, asked: Study, chosen: Sequence[Direction], say: Say
 ) -> tuple[Table, dict[str, Number]]:
-    model = open_generator(asked.generator, classifier.mean.device, half=False)
+    model = open_generator_for([classifier], asked.generator, half=False)
     side = Preprocess((model.side, model.side))
     pictures = open_pictures(
         asked.image, classifier, limit=asked.limit, seed=asked.seed, preprocess=side

@@ -30,7 +30,8 @@ from counterlens.models.nets.lpips import load as load_lpips
 from counterlens.models.weights import weights_hash
 from counterlens.runs import Number, Run, key_part, new_folder
 from counterlens.types import Images, Labels, Probs
-from counterlens.workflows._shared.generate import changed, open_generator
+from counterlens.workflows._shared.generate import changed
+from counterlens.workflows._shared.generator import open_generator_for
 from counterlens.workflows._shared.pictures import Given, Pictures, open_pictures
 from counterlens.workflows._shared.result import Explanation, save, save_figure
 from counterlens.workflows._shared.session import teller, write_report
@@ -109,7 +110,7 @@ def evaluate(
     arms, notes = choose_arms(arm, helper, generator)
     where = classifier.mean.device
     drawn = any(one in GENERATED for one in arms)
-    drawer = open_generator(generator, where, half=half) if drawn else None
+    drawer = open_generator_for([classifier], generator, half=half) if drawn else None
     looks = load_lpips(lpips, device=where) if lpips else None
     pictures = open_pictures(images, classifier, limit=limit, seed=seed)
     pictures, probs, left = right_ones(classifier, pictures)

@@ -36,7 +36,8 @@ from counterlens.models.weights import weights_hash
 from counterlens.runs import Number, Run, key_part, new_folder
 from counterlens.search import frozen
 from counterlens.types import Images
-from counterlens.workflows._shared.generate import column, confidence_table, open_generator, seed_of
+from counterlens.workflows._shared.generate import column, confidence_table, seed_of
+from counterlens.workflows._shared.generator import open_generator_for
 from counterlens.workflows._shared.result import Explanation, save, save_figure
 from counterlens.workflows._shared.session import Say, teller, write_report
 
@@ -127,7 +128,7 @@ def _given(net: Classifier, pictures: ImageSet, thing: ReadMask, count: int, see
 @torch.no_grad()
 def _drawn(net: Classifier, generator: str | None, count: int, seed: int, say: Say) -> Things:
     """Pictures of the classes in turn, each with what its class word attends to."""
-    model = open_generator(generator, net.mean.device, half=False)
+    model = open_generator_for([net], generator, half=False)
     chain = COUNTERFACTUAL
     classes = [i % len(net.classes) for i in range(count)]
     words = [captions.word(net.classes[k]) for k in classes]

@@ -1,0 +1,69 @@
+"""The shipped generator is refused for classifiers it does not fit, before it is loaded."""
+
+import pytest
+import torch
+from torch import nn
+
+from counterlens import zoo
+from counterlens.classifier import Classifier
+from counterlens.errors import InputError
+from counterlens.generators.diffusion import model as latent
+from counterlens.models import load
+from counterlens.types import Preprocess
+from counterlens.workflows._shared.generator import misfit, open_generator_for
+from counterlens.workflows.disagree.run import disagree
+from counterlens.workflows.explain.run import explain
+from counterlens.workflows.neurons.run import neurons
+
+pytestmark = pytest.mark.skipif(not zoo.generators(), reason="no generator is shipped here")
+
+
+def classifier(side: int, classes: tuple[str, ...]) -> Classifier:
+    net = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, len(classes)))
+    return Classifier(net, classes, preprocess=Preprocess((side, side)), name="mine").eval()
+
+
+@pytest.fixture
+def unloaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loading the generator ends the test."""
+
+    def load_anyway(*args: object, **kwargs: object) -> None:
+        pytest.fail("the generator was loaded")
+
+    monkeypatch.setattr(latent, "load", load_anyway)
+
+
+@pytest.mark.usefixtures("unloaded")
+@pytest.mark.parametrize("command", ["diffusion", "dvce", "disagree", "neurons"])
+@pytest.mark.parametrize(
+    ("side", "classes", "words"),
+    [(224, ("cat", "dog"), "mine sees 224 pixels"), (32, ("healthy", "sick"), "none of the class")],
+)
+def test_a_generator_that_does_not_fit_is_refused(command, side, classes, words, tmp_path):  # type: ignore[no-untyped-def]
+    net, out = classifier(side, classes), tmp_path / "run"
+    image = ["sample:cifar10#0"]
+    with pytest.raises(InputError, match=words) as refused:
+        if command == "disagree":
+            disagree(net, net, classes=[classes[0]], out=out, device="cpu", quiet=True)
+        elif command == "neurons":
+            neurons(net, unit=[0], method="diffusion", out=out, device="cpu", quiet=True)
+        else:
+            explain(net, image, target=[classes[1]], method=command, out=out, device="cpu")
+    told = str(refused.value)
+    assert "airplane" in told and "32 pixels" in told and "--generator" in told
+    assert "\n" not in told and not out.exists()
+
+
+@pytest.mark.parametrize(
+    "classes", [("cat", "dog"), ("sports car", "pickup"), ("n02690373 airplane, plane", "x")]
+)
+@pytest.mark.parametrize("side", [28, 32, 64])
+def test_sizes_up_to_twice_its_own_and_one_class_of_its_own_fit(side, classes):  # type: ignore[no-untyped-def]
+    assert misfit(classifier(side, classes)) == ""
+
+
+def test_a_shipped_classifier_fits_and_a_named_generator_is_taken(monkeypatch):  # type: ignore[no-untyped-def]
+    assert misfit(load("zoo:cifar10-plain-small", device="cpu")) == ""
+    monkeypatch.setattr(latent, "load", lambda spec, **_: (spec, torch.float32))
+    opened = open_generator_for([classifier(224, ("a", "b"))], "folder", half=False)
+    assert opened == ("folder", torch.float32)
