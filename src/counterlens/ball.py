@@ -133,6 +133,23 @@ class Ball:
 EXPONENTS: dict[str, float] = {"l1": 1.0, "l1.5": 1.5, "l2": 2.0, "linf": float("inf")}
 
 
+def check_radius(text: str, norm: str, radius: float, numbers: float = float("inf")) -> None:
+    """Refuse a radius that leads from any image to any other; most often 8 is meant as 8/255.
+
+    Args:
+        text: as the user wrote it.
+        numbers: how many numbers an image has; without it only linf can be judged.
+    """
+    widest = numbers ** (1 / EXPONENTS[norm])
+    if radius < widest:
+        return
+    hint = f" (did you mean {text}/255?)" if radius / 255 < widest and "/" not in text else ""
+    raise InputError(
+        f"{text}: pixels lie in [0, 1], and no two images are further apart than "
+        f"{widest:.4g} in {norm}{hint}."
+    )
+
+
 def _size(delta: Images, p: float) -> Tensor:
     norm: Tensor = torch.linalg.vector_norm(delta, p, dim=(1, 2, 3), keepdim=True)
     return norm
@@ -221,4 +238,7 @@ def normal(
     return (-2 * first.log()).sqrt() * (2 * torch.pi * second).cos()  # Box and Muller
 
 
-__all__ = ["NORMS", "Ball", "Norm", "Seeds", "mix", "normal", "row_seeds", "uniform", "unit"]
+__all__ = [
+    *("NORMS", "Ball", "Norm", "Seeds", "check_radius", "mix", "normal", "row_seeds", "uniform"),
+    "unit",
+]

@@ -20,7 +20,7 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from counterlens import metrics
-from counterlens.ball import Ball
+from counterlens.ball import Ball, check_radius
 from counterlens.classifier import Classifier
 from counterlens.data.sets import sample_rows
 from counterlens.errors import InputError
@@ -43,8 +43,8 @@ _FIRST, _LONG = 3.0, 30.0  # seconds until a duration is told, and those worth t
 _PROBED = 32  # points on which a twice as long search asks whether the worst case was met
 
 
-def parse_attack(text: str) -> Ball:
-    """`l2:0.5` or `linf:8/255` as a ball.
+def parse_attack(text: str, numbers: float = float("inf")) -> Ball:
+    """`l2:0.5` or `linf:8/255` as a ball that holds a part of the images of so many numbers.
 
     >>> parse_attack("linf:8/255").radius == 8 / 255
     True
@@ -59,7 +59,9 @@ def parse_attack(text: str) -> Ball:
             f"attack {text!r} is not NORM:RADIUS with a radius above 0, "
             "for example l2:0.5, linf:8/255 or l1:12."
         )
-    return Ball(NORMS[norm.strip()], radius)  # type: ignore[arg-type]
+    ball = Ball(NORMS[norm.strip()], radius)  # type: ignore[arg-type]
+    check_radius(text, ball.norm, radius, numbers)
+    return ball
 
 
 def seconds(budget: str | None) -> float | None:

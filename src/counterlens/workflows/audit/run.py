@@ -3,6 +3,7 @@
 One pass over each set; every number is a function of the logits it leaves.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -130,11 +131,16 @@ def audit(
     return [*runs, compare([run.folder for run in runs], out=together)]
 
 
-def _check(settings: Settings) -> None:
-    """Refuse what cannot work before anything is loaded or written."""
+def _check_balls(settings: Settings, numbers: float = float("inf")) -> None:
+    """Refuse balls that cannot be read, or that hold every image of so many numbers."""
     for ball in (*settings.attack, settings.ood_attack, settings.radius_curve):
         if ball is not None:
-            parse_attack(ball)
+            parse_attack(ball, numbers)
+
+
+def _check(settings: Settings) -> None:
+    """Refuse what cannot work before anything is loaded or written."""
+    _check_balls(settings)
     if settings.surrogate and not settings.attack:
         raise InputError(
             "a surrogate came without an attack, which alone would use it. Give one, for example "
@@ -171,6 +177,7 @@ def _audit(
     name, spec = families.named(settings.model)
     classifier = given.load(settings.model)
     size, channels = fitting_size(classifier.preprocess), classifier.channels
+    _check_balls(settings, channels * math.prod(classifier.preprocess.size))
 
     def opened(spec: str) -> ImageSet:
         return given.open(spec, size=size, channels=channels)

@@ -7,12 +7,13 @@ become a chapter of its own report.
 
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
+from math import prod
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from counterlens.ball import NORMS, Norm
+from counterlens.ball import NORMS, Norm, check_radius
 from counterlens.classifier import Classifier
 from counterlens.errors import InputError
 from counterlens.explanations.counterfactuals import dvce
@@ -166,6 +167,10 @@ def explain(
     helpers = [robust] if robust and method == "dvce" else []
     nets = load_all([model, *judges, *helpers], device=device, trust_remote_code=trust_remote_code)
     classifier, opened = nets[0], nets[: 1 + len(judges)]
+    for one in radii or ():
+        check_radius(
+            f"{one:g}", checked, one, classifier.channels * prod(classifier.preprocess.size)
+        )
     if audit:
         audit.check_data(classifier)
     if audit and radii is None:
@@ -260,6 +265,8 @@ def _check(
     if steps < 1:
         raise InputError(f"steps are {steps}, expected 1 or more.")
     radii = tuple(sorted({parse_radius(text) for text in radius})) or None
+    for text in radius:
+        check_radius(str(text), norm, parse_radius(text))
     return radii, norm
 
 
