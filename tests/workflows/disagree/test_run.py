@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import nn
 
+from counterlens import zoo
 from counterlens.classifier import Classifier
 from counterlens.errors import InputError
 from counterlens.explanations.disagreement import by_logarithms, disturbed, succeeded
@@ -23,6 +24,7 @@ from counterlens.images import read, write_png
 from counterlens.scale import map_shards
 from counterlens.types import Preprocess
 from counterlens.workflows._shared import generate as generating
+from counterlens.workflows._shared.generator import open_generator_for
 from counterlens.workflows.disagree.numbers import real_numbers, verdict
 from counterlens.workflows.disagree.real import Real
 from counterlens.workflows.disagree.run import disagree, shared_classes
@@ -153,7 +155,7 @@ def test_ray_makes_the_same_bytes_although_a_worker_is_killed(folder, tmp_path, 
     asked = {"generator": str(folder), "count": 3, "steps": 3, "updates": 6, "device": "cpu",
              "quiet": True, "classes": ["cat"]}  # fmt: skip
     whole = disagree(first, second, out=tmp_path / "whole", **asked).run
-    opened = generating.open_generator
+    opened = open_generator_for
 
     def marked(*given, **more):  # goes to the workers by value
         (marks / str(os.getpid())).touch()
@@ -169,7 +171,7 @@ def test_ray_makes_the_same_bytes_although_a_worker_is_killed(folder, tmp_path, 
                 os.kill(workers[0], signal.SIGKILL)
                 killed.append(workers[0])
 
-    monkeypatch.setattr("counterlens.workflows.disagree.run.open_generator", marked)
+    monkeypatch.setattr("counterlens.workflows.disagree.run.open_generator_for", marked)
     threading.Thread(target=kill, daemon=True).start()
     part = disagree(first, second, out=out, on="ray", workers=2, **asked).run
     assert killed
@@ -273,7 +275,7 @@ def test_a_generator_that_cannot_draw_the_class_is_named(folder, tmp_path):
 
 
 def test_without_a_generator_it_says_what_to_do(monkeypatch, tmp_path):
-    monkeypatch.setattr(generating.zoo, "generators", list)
+    monkeypatch.setattr(zoo, "generators", list)
     pair = classifier("a", 0), classifier("b", 2)
     with pytest.raises(InputError, match="--generator FOLDER"):
         disagree(*pair, classes=["cat"], out=tmp_path / "run", quiet=True)
