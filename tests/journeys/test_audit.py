@@ -35,7 +35,10 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from counterlens.workflows.audit.run import audit
 
     folder = tmp_path_factory.mktemp("audit") / "run"
-    audit([MODEL], "sample:cifar10", ood=["noise:uniform"], limit=120, out=folder, quiet=True)
+    audit(
+        [MODEL], "sample:cifar10", ood=["noise:uniform"], calibrate="sample:cifar10-calibration",
+        limit=120, out=folder, quiet=True,
+    )  # fmt: skip
     return folder
 
 
@@ -72,15 +75,12 @@ def _log_odds(z: np.ndarray) -> np.ndarray:
     return ordered[:, -1] - (high[:, 0] + np.log(np.exp(rest - high).sum(1)))
 
 
-def test_the_images_that_set_the_temperature_are_not_reported_on(finished: Path) -> None:
-    from counterlens.metrics import split_by_id
-
+def test_images_given_to_fit_the_temperature_leave_all_others_to_report_on(finished: Path) -> None:
     ids = json.loads((finished / "logits" / "cifar10.json").read_text())["ids"]
-    assert not split_by_id(ids, 0.2).any()
-    temperature = json.loads((finished / "result.json").read_text())["numbers"][
-        "calibration.temperature"
-    ]
-    assert temperature["n"] + len(ids) == 120
+    numbers = json.loads((finished / "result.json").read_text())["numbers"]
+    temperature = numbers["calibration.temperature"]
+    assert len(ids) == numbers["accuracy.top1"]["n"] == temperature["n"] == 120
+    assert "120 images of cifar10-calibration" in temperature["protocol"]
 
 
 def test_the_report_is_one_file_that_names_no_outside_address(finished: Path) -> None:

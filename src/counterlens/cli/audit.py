@@ -90,7 +90,10 @@ def audit(
     ] = 0,
     calibrate: Annotated[
         str | None,
-        typer.Option(help="Images to fit the temperature on. Default: 20 % of DATA, set apart."),
+        typer.Option(
+            help="Images to fit the temperature on, 100 or more. Default: 20 % of DATA, set apart; "
+            "of a set too small for that all are reported on, at temperature 1."
+        ),
     ] = None,
     require: Annotated[
         list[str],

@@ -37,6 +37,7 @@ from counterlens.workflows.audit.radius import radius_curves
 from counterlens.workflows.audit.robustness import parse_attack, robustness, seconds, worst_ood
 from counterlens.workflows.audit.settings import Settings
 from counterlens.workflows.audit.surrogates import surrogates
+from counterlens.workflows.audit.temperature import fit_temperature, set_apart
 from counterlens.workflows.compare import families
 from counterlens.workflows.compare.run import compare
 from counterlens.workflows.explain.edits import edit_numbers
@@ -288,8 +289,8 @@ def _inside(
         source = f"{len(some)} images of {held.name}"
         reported = torch.from_numpy(np.flatnonzero(known))
     else:
-        apart = metrics.split_by_id(images.ids, 0.2)
-        some = torch.from_numpy(np.flatnonzero(known & apart))
+        apart = set_apart(images.ids, known)
+        some = torch.from_numpy(np.flatnonzero(apart))
         reported = torch.from_numpy(np.flatnonzero(known & ~apart))
         fit_logits, fit_labels = protocol.logits(outputs[some]), labels[some]
         source = f"{len(some)} images of {images.name} set apart by id and not reported on"
@@ -299,10 +300,11 @@ def _inside(
             "Give more images, or calibrate on others: --calibrate SPEC."
         )
     logits, true = protocol.logits(outputs[reported]), labels[reported]
-    heat = _temperature(run, fit_logits, fit_labels, source, seed)
+    fitted, numbers = fit_temperature(fit_logits, fit_labels, source, seed)
+    temperature = fitted or 1.0
 
-    numbers = metrics.classification_numbers(
-        logits, true, temperature=heat, protocol=protocol.text, seed=seed
+    numbers |= metrics.classification_numbers(
+        logits, true, temperature=fitted, protocol=protocol.text, seed=seed
     )
     over_all = protocol.right_over_all(outputs[reported], true)
     numbers["accuracy.top1_all"] = metrics.share(
@@ -311,40 +313,29 @@ def _inside(
     numbers |= _cues(images, protocol, outputs, reported)
     run.add_numbers(numbers)
 
-    before, after = metrics.judge(logits, true), metrics.judge(logits, true, temperature=heat)
+    before = metrics.judge(logits, true)
+    after = metrics.judge(logits, true, temperature=temperature)
+    stages = {"before": before} | ({"after": after} if fitted else {})
     k = logits.shape[1]
     run.write_table("per_class", metrics.per_class(before, true, protocol.classes))
     run.write_table("confusions", metrics.confusions(before.answer, true, protocol.classes))
     run.write_table(
         "reliability",
         [
-            *metrics.reliability(before.confidence, before.right, classes=k, when="before"),
-            *metrics.reliability(after.confidence, after.right, classes=k, when="after"),
+            row
+            for when, one in stages.items()
+            for row in metrics.reliability(one.confidence, one.right, classes=k, when=when)
         ],
     )
     run.write_table("response_rate", metrics.response_rate(before.score, before.right))
     run.write_table("confidence_hist", metrics.confidence_hist(after.confidence, name=images.name))
     ids = [images.ids[i] for i in reported.tolist()]
     keep_logits(
-        run, key_part(images.name), logits.numpy(), labels=true.tolist(), ids=ids, temperature=heat
-    )
+        run, key_part(images.name), logits.numpy(), labels=true.tolist(), ids=ids,
+        temperature=temperature,
+    )  # fmt: skip
     gallery.mistakes(run, images, reported, after, true, protocol.classes)
-    return Inside(protocol, outputs[reported], true, heat), reported.numpy()
-
-
-def _temperature(run: Run, logits: Tensor, labels: Tensor, source: str, seed: int) -> float:
-    """Fit the temperature; with too few images it stays 1 and the run says so."""
-    if len(labels) < 20:
-        reason = f"{len(labels)} images to fit it on, expected 20 or more; temperature 1 is used"
-        run.add_numbers(
-            {"calibration.temperature": Number.missing(reason, f"fitted on {source}", len(labels))}
-        )
-        return 1.0
-    fitted = metrics.temperature_number(logits, labels, source=source, seed=seed)
-    by_nll = metrics.temperature_number(logits, labels, source=source, method="nll", seed=seed)
-    run.add_numbers({"calibration.temperature": fitted, "calibration.temperature_nll": by_nll})
-    assert fitted.value is not None
-    return fitted.value
+    return Inside(protocol, outputs[reported], true, temperature), reported.numpy()
 
 
 def _cues(
