@@ -15,6 +15,7 @@ from counterlens.cli.options import (
     Seed,
     TrustRemote,
     app,
+    check_models,
     finish,
     show_findings,
 )
@@ -122,6 +123,7 @@ def audit(
         raise typer.BadParameter(
             "expected MODEL... DATA, e.g. zoo:cifar10-plain-small sample:cifar10"
         )
+    check_models(*models_and_data[:-1], *surrogate)
     from counterlens.workflows.audit.run import audit as run_audit
 
     runs = run_audit(
@@ -167,6 +169,7 @@ def doctor(
     quiet: Quiet = False,
 ) -> None:
     """Is this classifier wrapped right? Ask before quoting numbers."""
+    check_models(model)
     from counterlens.workflows.audit.doctor import doctor as run_doctor
 
     run = run_doctor(

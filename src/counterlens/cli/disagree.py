@@ -16,6 +16,7 @@ from counterlens.cli.options import (
     TrustRemote,
     Workers,
     app,
+    check_models,
     finish,
 )
 
@@ -76,6 +77,7 @@ def disagree(
 
     With an old model, then the new one, --class all and --verify DATA: a release check.
     """
+    check_models(first, second, *judge, *persist)
     from counterlens.workflows.disagree.run import disagree as run_disagree
 
     made = run_disagree(

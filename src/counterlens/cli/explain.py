@@ -17,6 +17,7 @@ from counterlens.cli.options import (
     TrustRemote,
     Workers,
     app,
+    check_models,
     finish,
     refuse_unused,
 )
@@ -149,6 +150,7 @@ def explain(
             *("target", "method", "caption", "captioner", "mask", "rounds", "guidance"),
             *("reference", "memory", "worst", "train"),
         )
+        check_models(model, *judge, *filter(None, [robust]))
         from counterlens.workflows.quality.run import evaluate, only_radius
 
         done = evaluate(
@@ -176,6 +178,7 @@ def explain(
         )
         finish(done.run, as_json=as_json, quiet=quiet)
         return
+    check_models(model, *judge, *filter(None, [robust]))
     from counterlens.workflows.explain.run import explain as run_explain
 
     made = run_explain(
@@ -284,6 +287,7 @@ def neurons(
     quiet: Quiet = False,
 ) -> None:
     """Picture what drives units and components of a model, and which live on the background."""
+    check_models(model)
     from counterlens.workflows.neurons.run import neurons as run_neurons
 
     made = run_neurons(

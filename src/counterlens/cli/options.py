@@ -82,6 +82,15 @@ def _answer(run: Any, parts: Sequence[Any]) -> dict[str, Any]:
     return {**result, "gates": gates, "report": str(report) if report.exists() else None}
 
 
+def check_models(*specs: str) -> None:
+    """Refuse mistyped models in a fraction of a second: torch is not imported yet."""
+    from counterlens.models.specs import check_spec
+    from counterlens.workflows.compare.families import named
+
+    for spec in specs:
+        check_spec(named(spec)[1])
+
+
 def show_findings(findings: list[dict[str, Any]]) -> None:
     from rich.console import Console
 

@@ -3,12 +3,15 @@
 One file per source; its library is imported only when a spec asks for it.
 """
 
-from counterlens.classifier import Classifier, pick_device
-from counterlens.models.specs import SCHEMES, ModelSpec, check_consent, parse
+from typing import TYPE_CHECKING
+
+from counterlens.models.specs import SCHEMES, ModelSpec, check_consent, check_spec, parse
 from counterlens.runs import user_path
 
+if TYPE_CHECKING:
+    from counterlens.classifier import Classifier  # torch, which a mistyped spec need not wait for
 
-def load(spec: str, *, device: str = "auto", trust_remote_code: bool = False) -> Classifier:
+def load(spec: str, *, device: str = "auto", trust_remote_code: bool = False) -> "Classifier":
     """The classifier a spec names, ready for use: eval mode, weights frozen.
 
     Args:
@@ -19,14 +22,16 @@ def load(spec: str, *, device: str = "auto", trust_remote_code: bool = False) ->
         trust_remote_code: allow code that comes with the weights: a hub model's own Python files,
             pickled objects in a checkpoint. Off, such files are refused and nothing is run.
     """
-    where = pick_device(device)
     parsed = parse(spec)
+    from counterlens.classifier import pick_device
+
+    where = pick_device(device)
     classifier = _open(parsed, trust=trust_remote_code)
     classifier.card.setdefault("spec", str(parsed))
     return classifier.to(where).eval().requires_grad_(False)
 
 
-def _open(spec: ModelSpec, *, trust: bool) -> Classifier:
+def _open(spec: ModelSpec, *, trust: bool) -> "Classifier":
     match spec.scheme:
         case "zoo":
             from counterlens import zoo
@@ -68,4 +73,4 @@ def _open(spec: ModelSpec, *, trust: bool) -> Classifier:
             return load_robustbench(spec, trust=trust)
 
 
-__all__ = ["SCHEMES", "ModelSpec", "check_consent", "load", "parse"]
+__all__ = ["SCHEMES", "ModelSpec", "check_consent", "check_spec", "load", "parse"]

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 
+from counterlens import zoo
 from counterlens.errors import InputError
+from counterlens.models.file_kind import file_kind
 from counterlens.runs import user_path
 
 SCHEMES = {
@@ -85,6 +87,21 @@ def parse(text: str) -> ModelSpec:
     raise InputError(_not_a_model(text))
 
 
+def check_spec(text: str) -> None:
+    """Refuse at once, before torch is imported, a spec whose model or file is not there."""
+    spec = parse(text)
+    if spec.scheme == "zoo":
+        name = spec.name.partition("#")[0]
+        if name not in zoo.pairs():
+            zoo.folder(name)
+    elif spec.scheme == "file" and not user_path(spec.name).is_file():
+        raise InputError(f"{spec}: the file {user_path(spec.name)} does not exist.")
+    elif spec.scheme in ("timm", "torchvision", "robustbench"):
+        file = spec.weights_file
+        if file is not None and not file.is_file():
+            raise InputError(f"{file} does not exist: give the file of weights after the @.")
+
+
 def check_consent(spec: str, *, source: Path, trust: bool) -> str:
     """The spec of a model that a run folder names; one that runs code needs the user's consent.
 
@@ -134,10 +151,38 @@ def _not_a_model(text: str) -> str:
     suffix = Path(text).suffix.lower()
     if suffix == ".py":
         return f"{text} lacks a factory. Add the function that makes the model: {text}:FACTORY."
-    if suffix in _WEIGHTS:
-        return (
-            f"{text} is a file of weights without an architecture. "
-            f"Name it: timm:NAME@{text}, torchvision:NAME@{text} or robustbench:NAME@{text}."
-        )
+    if suffix in (*_WEIGHTS, ".onnx"):
+        return _weights_alone(text)
     hint = f" For a timm model type timm:{text}." if re.fullmatch(r"[\w.]+", text) else ""
     return f"no model {text!r}: there is no such folder, and it is none of {_forms()}.{hint}"
+
+
+def _weights_alone(text: str) -> str:
+    """What to do with a file of weights that was given as a model."""
+    path = user_path(text)
+    load = {
+        "module": f'torch.load("{text}", weights_only=False)',
+        "TorchScript": f'torch.jit.load("{text}")',
+        "ONNX": f'onnx2torch.convert("{text}")',
+    }
+    there = path.is_file()
+    kind = file_kind(path) if there else "weights"
+    if kind not in load:
+        lack = "holds weights without an architecture" if there else "does not exist"
+        return (
+            f"{text} {lack}. Write a function that builds the "
+            f"network and loads them, and give FILE.py:FACTORY; or name an architecture: "
+            f"timm:NAME@{text}, torchvision:NAME@{text} or robustbench:NAME@{text}."
+        )
+    note = {
+        "module": " (it runs the code in the file: only if you trust it)",
+        "TorchScript": "",
+        "ONNX": " (pip install onnx2torch)",
+    }[kind]
+    what = {"module": "a whole pickled module", "ONNX": "an ONNX graph"}.get(
+        kind, f"a {kind} model"
+    )
+    return (
+        f"{text} holds {what}. Give it as FILE.py:FACTORY: def FACTORY(): return counterlens."
+        f"Classifier({load[kind]}, classes=[…], size=224){note}."
+    )

@@ -10,11 +10,10 @@ pairs/<name>/        image–text pairs, card.json beside the weights: zoo:NAME[
 """
 
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from counterlens.errors import InputError
+from counterlens.errors import InputError, nearest
 from counterlens.runs import read_json
 
 _WEIGHTS = Path(__file__).parent / "weights"
@@ -40,7 +39,11 @@ def names() -> list[str]:
 
 def folder(name: str) -> Path:
     """The folder of a shipped model."""
-    return _folder(_WEIGHTS, name, names() + pairs())
+    known = names() + pairs()
+    if name in (*generators(), *cgns()):
+        shipped = ", ".join(f"zoo:{k}" for k in known)
+        raise InputError(f"zoo:{name} is a generator, not a classifier. Classifiers: {shipped}.")
+    return _folder(_WEIGHTS, name, known)
 
 
 def card(name: str) -> dict[str, Any]:
@@ -177,8 +180,8 @@ def _unknown(scheme: str, name: str, known: Sequence[str], also: Sequence[str] =
     if scheme == "zoo" and name in recorded():
         how = f"counterlens zoo {name} says how to make its weights"
         return f"zoo:{name} is a card without weights: {how}. Shipped: {shipped}."
-    near = get_close_matches(name, [*known, *also], n=1)
-    hint = f" (did you mean {scheme}:{near[0]}?)." if near else "."
+    near = nearest(name, [*known, *also])
+    hint = f" (did you mean {scheme}:{near}?)." if near else "."
     return f"{scheme}:{name} is not shipped{hint} Shipped: {shipped}."
 
 
