@@ -139,7 +139,7 @@ def test_a_gate_on_a_number_this_audit_cannot_have_is_refused_before_anything_is
 ) -> None:
     """Neither model nor images exist, so whatever loads them first would complain of them."""
     asked = ("--ood", "noise:uniform", "--attack", "l2:0.5", "--require", f"{key}>=0.5")
-    refused(counterlens, "audit", "zoo:none", "pack:none.npz", *asked, saying=saying)
+    refused(counterlens, "audit", "timm:none", "pack:none.npz", *asked, saying=saying)
 
 
 @pytest.mark.parametrize(
