@@ -53,7 +53,7 @@ from counterlens.ball import Ball
 from counterlens.images import decode
 from counterlens.models import load
 from counterlens.runs import write_json
-from counterlens.search import Settings, robust
+from counterlens.search import AttackSettings, robust
 from counterlens.search.ensemble.protocols import stages_of
 from counterlens.search.square import Square
 from race import machine
@@ -109,7 +109,7 @@ def ours(model: nn.Module, x: Tensor, y: Tensor, ball: Ball, args: argparse.Name
             for stage in stages_of("standard", args.classes, ball.norm)[0]
         ]
     batch = args.our_batch or "auto"
-    settings = Settings(seed=args.seed, batch=batch, precision=args.precision, **more)
+    settings = AttackSettings(seed=args.seed, batch=batch, precision=args.precision, **more)
     found = robust(model, x, y, ball, version=version, settings=settings)
     record = {
         "stages": list(found.stages),

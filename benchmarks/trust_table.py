@@ -23,7 +23,7 @@ from counterlens.classifier import Classifier
 from counterlens.data import open_set
 from counterlens.models import load
 from counterlens.runs import atomic
-from counterlens.search import Settings, robust, worst_confidence
+from counterlens.search import AttackSettings, robust, worst_confidence
 from counterlens.workflows.audit.robustness import parse_attack, pixels
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
@@ -46,7 +46,7 @@ def measure(
     name: str, model: nn.Module, net: Classifier, count: int, budget: float | None
 ) -> list[dict[str, Any]]:
     """One row per attack: the number, its verdict and the reasons."""
-    settings = Settings(budget=budget)
+    settings = AttackSettings(budget=budget)
     rows = []
     known, labels = sample("sample:cifar10", net, count)
     for attack in ATTACKS:

@@ -24,8 +24,7 @@ from counterlens.images import fitting_size
 from counterlens.models import load
 from counterlens.models.weights import weights_hash
 from counterlens.runs import atomic, key_part
-from counterlens.search import Settings as Search
-from counterlens.search import worst_confidence
+from counterlens.search import AttackSettings, worst_confidence
 from counterlens.workflows.audit import robustness
 from counterlens.workflows.audit.settings import Settings
 
@@ -46,7 +45,7 @@ def double(net: Classifier, spec: str, path: Path, given: argparse.Namespace) ->
         steps=given.steps,
         restarts=robustness.RESTARTS,
         queries=0,
-        settings=Search(seed=AUDIT_SEED + 1, trust=False),
+        settings=AttackSettings(seed=AUDIT_SEED + 1, trust=False),
     )
     logits = robustness.model_logits(net, found.points, net).numpy()
     ids = np.array([other.ids[int(i)] for i in rows])

@@ -6,13 +6,15 @@ import torch
 from torch import Tensor, nn
 
 from counterlens.search.apgd import Apgd
-from counterlens.search.ensemble.driver import Stage
 from counterlens.search.ensemble.protocols import stages_of
+from counterlens.search.ensemble.stage import SearchStage
 from counterlens.search.fab import Fab
 from counterlens.search.square import Square
 
 
-def short(classes: int, norm: str = "l2", *, steps: int = 20, queries: int = 100) -> list[Stage]:
+def short(
+    classes: int, norm: str = "l2", *, steps: int = 20, queries: int = 100
+) -> list[SearchStage]:
     """The standard protocol with fewer steps."""
     rules = {"apgd-ce": Apgd(steps), "apgd-t": Apgd(steps), "fab-t": Fab(steps // 2)}
     rules["square"] = Square(queries)

@@ -4,12 +4,12 @@ One letter per axis, the same everywhere: b batch, k class, c h w pixels, d feat
 Images are float in [0, 1], channels first.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from jaxtyping import Bool, Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 Images = Float[Tensor, "b c h w"]
 Logits = Float[Tensor, "b k"]
@@ -20,6 +20,12 @@ Flags = Bool[Tensor, "b"]
 
 Objective = Callable[[Images], Scores]
 """What a search raises: one score per image, higher is better."""
+
+Batch = Mapping[str, Tensor]
+"""The tensors of one update, by name."""
+
+Loss = Callable[[nn.Module, Batch, int], dict[str, Tensor]]
+"""(network, batch, number of the update) → named terms; their sum is minimised."""
 
 Interpolation = Literal["nearest", "bilinear", "bicubic", "lanczos", "box", "hamming"]
 
@@ -43,11 +49,13 @@ class Preprocess:
 
 
 __all__ = [
+    "Batch",
     "Flags",
     "Images",
     "Interpolation",
     "Labels",
     "Logits",
+    "Loss",
     "Objective",
     "Preprocess",
     "Probs",

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from counterlens.errors import InputError, TrainingFailed
-from counterlens.fit import Average, Mixed, Plan, Trainable, fit
+from counterlens.fit import Mixed, Plan, Trainable, WeightAverage, fit
 from counterlens.fit.loop import update_seed
 
 
@@ -246,6 +246,6 @@ def test_half_precision_arithmetic_keeps_float32_logits_and_weights():
 
 def test_counters_of_the_average_are_those_of_the_network():
     net = network()
-    average = Average(net, 0.9)
+    average = WeightAverage(net, 0.9)
     net(torch.rand(4, 1, 5, 5))
     assert average.module()[1].num_batches_tracked == 1

@@ -263,7 +263,7 @@ def test_the_critic_sees_levelled_pictures_real_and_made_and_its_gradient_grows_
             return x.flatten(2).sum(2)
 
     gain = torch.arange(1.0, 11.0)
-    level = losses.Level(torch.randn(10, 3, generator=rng), gain)
+    level = losses.ClassLevel(torch.randn(10, 3, generator=rng), gain)
     made, real = torch.randn(2, 4, 2, 3, 32, 32, generator=rng).requires_grad_().unbind(0)
     y, labels = torch.randint(10, (2, 4, 2), generator=rng)
     batch = {"x": real, "y": y, "labels": labels, "keep": torch.ones(6, 4, 2, 1)}

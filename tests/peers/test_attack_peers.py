@@ -7,7 +7,7 @@ from torch import nn
 from attack_models import short
 from counterlens.ball import Ball
 from counterlens.objectives import margin_of, wrongness
-from counterlens.search import Settings, fab, pgd, robust
+from counterlens.search import AttackSettings, fab, pgd, robust
 
 pytestmark = [
     pytest.mark.peers,
@@ -49,7 +49,7 @@ def setting(request):
 
 def ours(net, x, y, ball):
     stages = short(10, ball.norm, steps=100, queries=QUERIES)
-    return robust(net, x, y, ball, version=stages, settings=Settings(batch=64, trust=False))
+    return robust(net, x, y, ball, version=stages, settings=AttackSettings(batch=64, trust=False))
 
 
 NAMES = {"l2": "L2", "linf": "Linf"}

@@ -13,7 +13,7 @@ from counterlens.classifier import Classifier
 from counterlens.errors import InputError
 from counterlens.objectives import confidence_anywhere_of, margin, margin_of
 from counterlens.search import (
-    Settings,
+    AttackSettings,
     lowest_confidence,
     pgd,
     robust,
@@ -22,7 +22,7 @@ from counterlens.search import (
 from counterlens.search.ensemble.protocols import VERSIONS, stages_of
 from counterlens.types import Preprocess
 
-QUICK = Settings(batch=16, trust=False)
+QUICK = AttackSettings(batch=16, trust=False)
 
 
 @pytest.mark.parametrize("classes", [2, 3, 4, 6])
@@ -278,7 +278,9 @@ def test_fast_finds_what_a_linear_boundary_allows_and_is_never_trusted():
     slopes = torch.linalg.vector_norm(w[None] - w[y][:, None], 2, dim=2).clamp_min(1e-9)
     exact = (gaps / slopes).scatter(1, y[:, None], torch.inf).amin(1).detach()
     radius = exact.median().item() * 1.02
-    result = robust(model, x, y, Ball("l2", radius), version="fast", settings=Settings(batch=16))
+    result = robust(
+        model, x, y, Ball("l2", radius), version="fast", settings=AttackSettings(batch=16)
+    )
     clear = (exact / radius - 1).abs() > 0.01
     assert torch.equal(result.robust[clear], (exact > radius)[clear])
     assert result.trust.verdict != "trusted"

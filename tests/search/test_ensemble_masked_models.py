@@ -11,12 +11,12 @@ import torch
 from counterlens.ball import Ball
 from counterlens.data import open_set
 from counterlens.models import load
-from counterlens.search import Settings, robust, worst_confidence
+from counterlens.search import AttackSettings, robust, worst_confidence
 from counterlens.workflows.audit.robustness import pixels
 from masked_models import MASKED
 
 BALL = Ball("linf", 8 / 255)
-NO_TIME = Settings(batch=64, budget=0.0)
+NO_TIME = AttackSettings(batch=64, budget=0.0)
 
 
 @pytest.fixture(scope="module")
@@ -61,9 +61,9 @@ def test_the_network_behind_the_masks_is_only_unfinished(case):
 def test_a_mask_is_seen_by_the_whole_attack(case, name):
     net, x, y = case
     model = MASKED[name](net).eval()
-    result = robust(model, x, y, BALL, settings=Settings(batch=64))
+    result = robust(model, x, y, BALL, settings=AttackSettings(batch=64))
     assert result.complete and result.trust.verdict == "do not quote", result.trust.flags
-    extreme = worst_confidence(model, x, Ball("l2", 1.0), settings=Settings(batch=64))
+    extreme = worst_confidence(model, x, Ball("l2", 1.0), settings=AttackSettings(batch=64))
     assert extreme.complete and extreme.trust.verdict == "do not quote", extreme.trust.flags
 
 
@@ -75,7 +75,7 @@ HEALTHY = ("plain-small", "ratio-small", "ratio-0.25", "at-0.5")
 def test_a_healthy_model_is_trusted_on_few_points(name):
     net = load(f"zoo:cifar10-{name}", device="cpu")
     x, y = sample("sample:cifar10", net, 24)
-    result = robust(net, x, y, BALL, settings=Settings(batch=64))
+    result = robust(net, x, y, BALL, settings=AttackSettings(batch=64))
     assert result.trust.verdict == "trusted", result.trust.reasons
-    extreme = worst_confidence(net, x, Ball("l2", 1.0), settings=Settings(batch=64))
+    extreme = worst_confidence(net, x, Ball("l2", 1.0), settings=AttackSettings(batch=64))
     assert extreme.trust.verdict == "trusted", extreme.trust.reasons

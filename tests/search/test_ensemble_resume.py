@@ -12,7 +12,7 @@ import torch
 from attack_models import images, short, small_cnn
 from counterlens.ball import Ball
 from counterlens.errors import InputError
-from counterlens.search import Settings, robust, worst_confidence
+from counterlens.search import AttackSettings, robust, worst_confidence
 
 # Forks one attempt after the other; each kills itself without warning at its moment.
 CHILD = """
@@ -23,7 +23,7 @@ sys.path.insert(0, sys.argv[1])
 from pathlib import Path
 from attack_models import images, short, small_cnn
 from counterlens.ball import Ball
-from counterlens.search import Settings, robust
+from counterlens.search import AttackSettings, robust
 
 def die():
     os.kill(os.getpid(), signal.SIGKILL)
@@ -46,7 +46,7 @@ def attempt(state, moment):
             Path(path).write_bytes(b"torn")
             die()
         torch.save = half
-    settings = Settings(batch=8, state=state, save_every=0, trust=False, progress=look)
+    settings = AttackSettings(batch=8, state=state, save_every=0, trust=False, progress=look)
     found = robust(model, x, y, Ball("l2", 0.2), version=short(4), settings=settings)
     digest = hashlib.sha256(found.points.numpy().tobytes()).hexdigest()
     stages = [[s["stage"], s["broken"], s["evaluations"]] for s in found.stages]
@@ -119,7 +119,7 @@ def test_stopped_after_every_look_it_ends_the_same(tmp_path):
     model = small_cnn(4)
     x = images(12)
     y = model(x).argmax(1)
-    base = Settings(batch=8, trust=False)
+    base = AttackSettings(batch=8, trust=False)
     stages = short(4, steps=10, queries=20)
     plain = robust(model, x, y, Ball("l2", 0.2), version=stages, settings=base)
 
@@ -153,14 +153,14 @@ def test_a_budget_is_spent_in_parts(tmp_path):
     x = images(12)
     y = model(x).argmax(1)
     stages = short(4, steps=10, queries=20)
-    settings = Settings(batch=8, trust=False, state=tmp_path, budget=0.0)
+    settings = AttackSettings(batch=8, trust=False, state=tmp_path, budget=0.0)
     first = robust(model, x, y, Ball("l2", 0.2), version=stages, settings=settings)
     assert not first.complete
     whole = robust(
         model, x, y, Ball("l2", 0.2), version=stages, settings=replace(settings, budget=None)
     )
     plain = robust(
-        model, x, y, Ball("l2", 0.2), version=stages, settings=Settings(batch=8, trust=False)
+        model, x, y, Ball("l2", 0.2), version=stages, settings=AttackSettings(batch=8, trust=False)
     )
     assert whole.complete and torch.equal(whole.points, plain.points)
     assert first.bounds[0] <= whole.accuracy <= first.bounds[1]
@@ -169,7 +169,7 @@ def test_a_budget_is_spent_in_parts(tmp_path):
 def test_worst_confidence_resumes(tmp_path):
     model = small_cnn(4)
     x = images(6)
-    base = Settings(batch=4, trust=False)
+    base = AttackSettings(batch=4, trust=False)
     plain = worst_confidence(model, x, Ball("l2", 0.2), steps=10, restarts=2, settings=base)
 
     def stop(report):
@@ -195,7 +195,7 @@ def test_the_state_of_another_attack_is_refused(tmp_path):
     x = images(4)
     y = model(x).argmax(1)
     stages = short(4, steps=4, queries=5)
-    settings = Settings(batch=8, trust=False, state=tmp_path)
+    settings = AttackSettings(batch=8, trust=False, state=tmp_path)
     robust(model, x, y, Ball("l2", 0.2), version=stages, settings=settings)
     for other in (
         lambda: robust(model, x, y, Ball("l2", 0.3), version=stages, settings=settings),

@@ -17,10 +17,10 @@ from attack_models import (
     small_cnn,
 )
 from counterlens.ball import Ball
-from counterlens.search import Flag, Settings, fab, robust, weigh
+from counterlens.search import AttackSettings, Flag, fab, robust, weigh
 from counterlens.search.apgd import Apgd
 from counterlens.search.ensemble import protocols
-from counterlens.search.ensemble.driver import Stage
+from counterlens.search.ensemble.stage import SearchStage
 from counterlens.search.ensemble.state import initial_state
 from counterlens.search.ensemble.trust import PROBED, examine, spread
 from counterlens.search.fast.engine import open_engine
@@ -35,7 +35,7 @@ def judged(model, *, norm="l2", rows=40, clean=None, surrogates=(), stages=4):
     y = logits.argmax(1)
     radius = fab(clean, x, y, norm, steps=10).distances.median().item()
     stages = short(logits.shape[1], norm, queries=300)[:stages]
-    settings = Settings(batch=64)
+    settings = AttackSettings(batch=64)
     return robust(
         model, x, y, Ball(norm, radius), version=stages, settings=settings, surrogates=surrogates
     )
@@ -142,7 +142,7 @@ def test_a_number_whose_probes_were_not_run_is_not_trusted():
     model, x = small_cnn(4), images(8)
     y = model(x).argmax(1)
     stages = short(4, "l2", queries=20)[:1]
-    settings = Settings(batch=64, trust=False)
+    settings = AttackSettings(batch=64, trust=False)
     result = robust(model, x, y, Ball("l2", 0.05), version=stages, settings=settings)
     assert result.complete and result.trust.verdict == "weak"
     assert any("probes" in reason for reason in result.trust.reasons), result.trust.reasons
@@ -158,7 +158,7 @@ def standard(model, version="standard"):
     x = images(12)
     with torch.no_grad():
         y = model(x).argmax(1)
-    return robust(model, x, y, Ball("l2", 0.2), version=version, settings=Settings(batch=64))
+    return robust(model, x, y, Ball("l2", 0.2), version=version, settings=AttackSettings(batch=64))
 
 
 @pytest.mark.usefixtures("short_square", "one_thread")
@@ -175,7 +175,7 @@ def test_the_scale_of_the_logits_changes_neither_number_nor_verdict():
 @pytest.mark.usefixtures("short_square", "one_thread")
 def test_what_is_weaker_than_standard_is_never_trusted():
     net = small_cnn(4, act=nn.SiLU)
-    five_steps = [Stage("apgd-ce", Apgd(5), protocols.SCORES["ce"])]
+    five_steps = [SearchStage("apgd-ce", Apgd(5), protocols.SCORES["ce"])]
     for version in (five_steps, "rand", "fast", "ratio-era"):
         result = standard(net, version)
         assert result.trust.verdict == "weak", (version, result.trust.flags)

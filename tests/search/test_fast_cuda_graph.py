@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from counterlens.ball import Ball
-from counterlens.search import Settings, robust
+from counterlens.search import AttackSettings, robust
 from counterlens.search.fast.cuda_graph import Replay, _apart
 from counterlens.search.fast.engine import Engine
 
@@ -45,9 +45,9 @@ def test_recorded_steps_find_the_same_points(norm: str, monkeypatch: pytest.Monk
     net = _net().cuda()
     y = net(x.cuda()).argmax(1).cpu()
     ball = Ball(norm, 0.3 if norm == "l2" else 0.03)
-    recorded = robust(net, x, y, ball, settings=Settings(seed=0))
+    recorded = robust(net, x, y, ball, settings=AttackSettings(seed=0))
     monkeypatch.setattr("counterlens.search.fast.cuda_graph.torch.cuda.CUDAGraph", _refuse)
-    plain = robust(net, x, y, ball, settings=Settings(seed=0))
+    plain = robust(net, x, y, ball, settings=AttackSettings(seed=0))
     assert not any("not recorded" in note for note in recorded.notes)
     assert any("not recorded" in note for note in plain.notes)
     assert 0 < recorded.accuracy < 1

@@ -10,7 +10,7 @@ from attack_models import BrokenGradient, images, short, small_cnn
 from counterlens.ball import Ball
 from counterlens.classifier import Classifier
 from counterlens.objectives import margin_of
-from counterlens.search import Settings, robust
+from counterlens.search import AttackSettings, robust
 from counterlens.search.fast.engine import _round_up, auto_batch, open_engine
 from counterlens.search.fast.folding import Exact, fold, lighten
 from counterlens.types import Preprocess
@@ -190,9 +190,9 @@ def test_a_compiled_twin_breaks_the_same_points():
     x = images(16)
     y = model(x).argmax(1)
     stages = short(4, steps=10, queries=20)
-    plain = Settings(batch=16, trust=False)
+    plain = AttackSettings(batch=16, trust=False)
     eager = robust(model, x, y, Ball("l2", 0.2), version=stages, settings=plain)
-    fast = Settings(batch=16, trust=False, compiled=True)
+    fast = AttackSettings(batch=16, trust=False, compiled=True)
     compiled = robust(model, x, y, Ball("l2", 0.2), version=stages, settings=fast)
     assert torch.equal(eager.robust, compiled.robust)
     assert compiled.compiling > 0

@@ -16,7 +16,7 @@ import torch
 
 from counterlens.ball import Ball, row_seeds
 from counterlens.models.nets import resnets as nets
-from counterlens.search import Settings, robust
+from counterlens.search import AttackSettings, robust
 from counterlens.search.fast.folding import fold
 from counterlens.search.fast.fusing import Fused, fuse
 
@@ -125,7 +125,9 @@ def test_the_search_uses_fused_passes_and_finds_the_same() -> None:
     net = _net("silu").cuda()
     x = torch.rand(64, 3, 32, 32, generator=torch.Generator().manual_seed(1))
     y = net(x.cuda()).argmax(1).cpu()
-    fast = robust(net, x, y, Ball("l2", 0.05), settings=Settings(seed=0))
-    exact = robust(net, x, y, Ball("l2", 0.05), settings=Settings(seed=0, precision="float32"))
+    fast = robust(net, x, y, Ball("l2", 0.05), settings=AttackSettings(seed=0))
+    exact = robust(
+        net, x, y, Ball("l2", 0.05), settings=AttackSettings(seed=0, precision="float32")
+    )
     assert not any("no fused" in note for note in fast.notes)
     assert abs(fast.accuracy - exact.accuracy) <= 2 / 64

@@ -6,8 +6,9 @@ from torch import nn
 
 from attack_models import images, short
 from counterlens.ball import Ball
-from counterlens.search.ensemble.driver import Watch, drive
+from counterlens.search.ensemble.driver import drive
 from counterlens.search.ensemble.forecast import work_done
+from counterlens.search.ensemble.stage import AttackMonitor
 from counterlens.search.ensemble.state import initial_state
 from counterlens.search.fast.engine import open_engine
 from counterlens.workflows.audit.robustness import _say
@@ -31,9 +32,9 @@ def test_the_range_holds_what_an_attack_that_breaks_nothing_takes():
         clock = lambda: PASS * work_done(engine.counts)  # noqa: E731
         y = torch.zeros(20, dtype=torch.int64)
         attack = initial_state(engine, x, y, Ball("l2", 0.1), seed=0, batch=8)
-        watch = Watch(progress=seen.append, clock=clock)
-        assert drive(engine, short(4, steps=10, queries=30), attack, watch, batch=8)
-        total = clock() - watch.began
+        monitor = AttackMonitor(progress=seen.append, clock=clock)
+        assert drive(engine, short(4, steps=10, queries=30), attack, monitor, batch=8)
+        total = clock() - monitor.began
     assert len(seen) > 4
     for facts in seen:
         low, high = facts["left"]

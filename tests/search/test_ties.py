@@ -7,9 +7,9 @@ from torch import nn
 from attack_models import short, small_cnn
 from counterlens.ball import Ball
 from counterlens.objectives import decision_margin_of, margin_of
-from counterlens.search import Settings, fab, robust
+from counterlens.search import AttackSettings, fab, robust
 
-QUICK = Settings(batch=16, trust=False)
+QUICK = AttackSettings(batch=16, trust=False)
 
 
 class CutOff(nn.Module):

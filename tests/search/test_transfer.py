@@ -11,7 +11,7 @@ from attack_models import Quantised, Wrapped, images, short, small_cnn
 from counterlens.ball import Ball
 from counterlens.errors import InputError
 from counterlens.objectives import margin_of
-from counterlens.search import Settings, fab, robust, worst_confidence
+from counterlens.search import AttackSettings, fab, robust, worst_confidence
 from counterlens.search.result import networks_of
 
 ROWS = 30
@@ -31,7 +31,7 @@ def case():
 def attacked(case, model, **options):
     _, x, y, ball = case
     stages = options.pop("stages", short(4, "l2")[:1])
-    settings = Settings(batch=64, trust=options.pop("trust", False))
+    settings = AttackSettings(batch=64, trust=options.pop("trust", False))
     return robust(model, x, y, ball, version=stages, settings=settings, **options)
 
 
@@ -131,17 +131,17 @@ def test_transfer_goes_on_where_it_was_stopped(case, tmp_path):
     masked, stages = Quantised(net).eval(), short(4, "l2")[:1]
 
     def run(budget):
-        settings = Settings(batch=64, budget=budget, state=tmp_path, trust=False)
+        settings = AttackSettings(batch=64, budget=budget, state=tmp_path, trust=False)
         return robust(masked, x, y, ball, version=stages, settings=settings, surrogates=[net])
 
     assert not run(0.0).complete
-    settings = Settings(batch=64, trust=False)
+    settings = AttackSettings(batch=64, trust=False)
     whole = robust(masked, x, y, ball, version=stages, settings=settings, surrogates=[net])
     assert torch.equal(run(None).robust, whole.robust)
     with pytest.raises(InputError, match="another attack"):
         robust(
             masked, x, y, ball, version=stages,
-            settings=Settings(batch=64, state=tmp_path, trust=False),
+            settings=AttackSettings(batch=64, state=tmp_path, trust=False),
             surrogates=[small_cnn(4, seed=1)],
         )  # fmt: skip
 
@@ -162,7 +162,7 @@ def test_an_identity_in_place_of_a_quantiser_gives_the_number_of_the_unquantised
     levels = lambda z: (z * 255).round() / 255  # noqa: E731
 
     def accuracy(model):
-        settings = Settings(batch=256, trust=False)
+        settings = AttackSettings(batch=256, trust=False)
         stages = short(4, "l2", steps=30)[:2]
         return robust(model, x, y, Ball("l2", radius), version=stages, settings=settings).accuracy
 

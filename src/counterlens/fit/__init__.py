@@ -8,7 +8,16 @@ graph and replayed; the host reads the losses every `log_every` updates and wait
 
 from counterlens.fit.distributed import World
 from counterlens.fit.loop import fit
-from counterlens.fit.plan import Plan, Progress, Schedule, Trainable
-from counterlens.fit.update import Average, Mixed
+from counterlens.fit.plan import Plan, Progress, RateSchedule, Trainable
+from counterlens.fit.update import Mixed, WeightAverage
 
-__all__ = ["Average", "Mixed", "Plan", "Progress", "Schedule", "Trainable", "World", "fit"]
+__all__ = [
+    "Mixed",
+    "Plan",
+    "Progress",
+    "RateSchedule",
+    "Trainable",
+    "WeightAverage",
+    "World",
+    "fit",
+]

@@ -15,9 +15,10 @@ from torch import Tensor, nn
 
 from counterlens.errors import DiskFull, InputError, TrainingFailed
 from counterlens.fit.distributed import World
-from counterlens.fit.plan import Batch, Judge, Plan, Progress, Trainable
-from counterlens.fit.update import Average, Mixed, Update
+from counterlens.fit.plan import NetworkJudge, Plan, Progress, Trainable
+from counterlens.fit.update import Mixed, Update, WeightAverage
 from counterlens.runs import atomic
+from counterlens.types import Batch
 
 
 def fit(
@@ -27,7 +28,7 @@ def fit(
     plan: Plan,
     folder: Path,
     generator: torch.Generator | None = None,
-    judge: Judge | None = None,
+    judge: NetworkJudge | None = None,
     **hooks: Any,
 ) -> tuple[Progress, list[nn.Module]]:
     """Train; return its history and the final networks (averaged, best judged if so planned).
@@ -71,7 +72,7 @@ class _Trainer:
         plan: Plan,
         folder: Path,
         generator: torch.Generator | None,
-        judge: Judge | None,
+        judge: NetworkJudge | None,
         hooks: Mapping[str, Any],
     ) -> None:
         self.team, self.batches, self.plan, self.judge = team, batches, plan, judge
@@ -84,7 +85,7 @@ class _Trainer:
         self.events = _events(hooks.get("events") if self.world.main else None)
         phase = hooks.get("phase") or (lambda step: 0)
         self.updates = [Update(trainable, plan, generator, phase, self.log) for trainable in team]
-        self.averages = [Average(p.net, plan.average) for p in team] if plan.average else []
+        self.averages = [WeightAverage(p.net, plan.average) for p in team] if plan.average else []
         self.rates = [[group["lr"] for group in p.optimizer.param_groups] for p in team]
         self.progress = Progress()
         self.stopped_by = 0

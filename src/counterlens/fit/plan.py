@@ -5,7 +5,7 @@ Paper: Augustin et al. 2020 (ratio2020), appendix, for the schedules.
 
 import math
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -13,11 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from counterlens.errors import InputError
+from counterlens.types import Loss
 
-Batch = Mapping[str, Tensor]
-Loss = Callable[[nn.Module, Batch, int], dict[str, Tensor]]
-Judge = Callable[[nn.Module, int], dict[str, float]]
-Schedule = Literal["linear", "cosine", "step", "epochs", "constant"]
+NetworkJudge = Callable[[nn.Module, int], dict[str, float]]
+RateSchedule = Literal["linear", "cosine", "step", "epochs", "constant"]
 
 
 @dataclass(frozen=True)
@@ -56,7 +55,7 @@ class Plan:
     steps: int
     per_epoch: int
     seed: int = 0
-    schedule: Schedule = "linear"
+    schedule: RateSchedule = "linear"
     warmup: int = 0
     hold: float = 0.0
     drops: tuple[float, ...] = ()

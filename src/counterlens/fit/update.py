@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from counterlens.fit.folded import folded_copy, refresh
-from counterlens.fit.plan import Batch, Plan, Trainable
+from counterlens.fit.plan import Plan, Trainable
+from counterlens.types import Batch
 
 WARM_UP = 3  # updates before a graph is captured: kernels are compiled and chosen in them
 
@@ -152,7 +153,7 @@ def _first_cause(error: BaseException) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
-class Average:
+class WeightAverage:
     """Exponential moving average of weights and running statistics.
 
     Equation: ratio2020 §A   θ̄ ← d θ̄ + (1 − d) θ,  d = min(decay, (1 + n)/(10 + n))

@@ -6,7 +6,7 @@
 
 from collections.abc import Callable
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from counterlens.losses.acet import acet_terms
 from counterlens.losses.adversarial import (
@@ -14,13 +14,12 @@ from counterlens.losses.adversarial import (
     half_adversarial_terms,
     random_strength_terms,
 )
-from counterlens.losses.inner import Attack, Batch
+from counterlens.losses.inner import Attack
 from counterlens.losses.outlier_exposure import outlier_exposure_terms
 from counterlens.losses.plain import plain_terms
 from counterlens.losses.ratio import ratio_terms, three_part_ratio_terms
 from counterlens.losses.trades import trades_terms
-
-Loss = Callable[[nn.Module, Batch, int], dict[str, Tensor]]
+from counterlens.types import Batch, Loss
 
 LOSSES: dict[str, Callable[..., dict[str, Tensor]]] = {
     "plain": plain_terms,

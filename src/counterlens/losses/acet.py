@@ -6,8 +6,9 @@ Differs: KL to uniform in place of the largest log-confidence, as RATIO's author
 
 from torch import Tensor, nn
 
-from counterlens.losses.inner import Attack, Batch, need
+from counterlens.losses.inner import Attack, need
 from counterlens.losses.outlier_exposure import joint_terms
+from counterlens.types import Batch
 
 
 def acet_terms(

@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from counterlens.ball import Ball
-from counterlens.losses.inner import Attack, Batch, need
+from counterlens.losses.inner import Attack, need
 from counterlens.objectives import wrongness
 from counterlens.search import frozen, pgd
+from counterlens.types import Batch
 
 
 def adversarial_terms(

@@ -19,13 +19,13 @@ from torch.nn import functional
 
 from counterlens.errors import InputError
 from counterlens.generators.cgn.model import CLASSES, Classes, Fills, Masks, compose
-from counterlens.losses.inner import Batch
 from counterlens.models.nets.vgg import VGG16
+from counterlens.types import Batch
 
 STYLE_SCALE = 5000.0
 BORDER = 3
 Scores2 = Float[Tensor, "b s"]
-Terms = Callable[[nn.Module, Batch], dict[str, Tensor]]
+LossTerms = Callable[[nn.Module, Batch], dict[str, Tensor]]
 
 
 def least_squares(scores: Scores2, wanted: float) -> Float[Tensor, ""]:
@@ -120,14 +120,14 @@ def _border(mask: Masks, first: int, last: int) -> Float[Tensor, "h w"]:
 
 
 @dataclass(frozen=True)
-class Level:
+class ClassLevel:
     """Mean colour of each class, and what brings its contrast to that of the mean class."""
 
     colour: Float[Tensor, "10 3"]
     gain: Float[Tensor, "10"]
 
 
-def level_of(x: UInt8[Tensor, "n 3 h w"], y: Int[Tensor, "n"]) -> Level:
+def level_of(x: UInt8[Tensor, "n 3 h w"], y: Int[Tensor, "n"]) -> ClassLevel:
     """The level of each class of pictures; a class without pictures keeps what it has."""
     count, n = x.shape[2] * x.shape[3], y.bincount(minlength=CLASSES).double()
     first, second = (x.new_zeros(CLASSES, 3, dtype=torch.float64) for _ in range(2))
@@ -140,10 +140,10 @@ def level_of(x: UInt8[Tensor, "n 3 h w"], y: Int[Tensor, "n"]) -> Level:
     spread = (second / pixels - colour.square()).mean(1).clamp_min(0).sqrt()
     seen = spread > 0
     gain = torch.where(seen, spread[seen].mean() / spread, 1.0)
-    return Level(colour.float(), gain.float())
+    return ClassLevel(colour.float(), gain.float())
 
 
-def levelled(x: Fills, y: Classes, level: Level) -> Fills:
+def levelled(x: Fills, y: Classes, level: ClassLevel) -> Fills:
     """Pictures around the mean colour of their class, all classes at the same contrast.
 
     A critic of unlevelled pictures learns least about the class of least contrast, and on a black
@@ -174,7 +174,7 @@ class Game:
     edge: float
     edge_form: str = "study"
     known: Sequence[Float[Tensor, "n _ _"]] | None = None
-    level: Level | None = None
+    level: ClassLevel | None = None
     generated: Tensor | None = field(default=None)
 
     def __post_init__(self) -> None:
@@ -209,7 +209,7 @@ class Game:
         """
         return self._turn(self._gan, net, batch)
 
-    def _turn(self, terms: Terms, net: nn.Module, batch: Batch) -> dict[str, Tensor]:
+    def _turn(self, terms: LossTerms, net: nn.Module, batch: Batch) -> dict[str, Tensor]:
         """The generator's update: only it learns."""
         if self.generated is None:
             self.generated = torch.empty_like(batch["x"])

@@ -6,7 +6,6 @@ Differs: captions built from class names repeat within a batch, so the target of
        over all texts equal to its own, and the other way round.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -14,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import normalize
 
-Batch = Mapping[str, Tensor]
+from counterlens.types import Batch
 
 
 def contrastive(net: Any, batch: Batch, step: int) -> dict[str, Tensor]:

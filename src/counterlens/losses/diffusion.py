@@ -5,14 +5,13 @@ Differs: squared error alone in pixels, without a perceptual or an adversarial t
        the aim is exactness. The text encoder is trained with the denoiser.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-Batch = Mapping[str, Tensor]
+from counterlens.types import Batch
 
 KL_WEIGHT = 5e-5
 

@@ -7,7 +7,6 @@ Differs: nothing in the search itself, which is `search.pgd`: no random start, m
 """
 
 import functools
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -23,9 +22,8 @@ from counterlens.objectives import (
     wrongness,
 )
 from counterlens.search import frozen, pgd
-from counterlens.types import Images, Labels, Objective, Scores
+from counterlens.types import Batch, Images, Labels, Objective, Scores
 
-Batch = Mapping[str, Tensor]
 """What a loss sees: x and y, and out where it wants out-distribution images."""
 
 RAISES = {"margin": margin, "ce": wrongness}

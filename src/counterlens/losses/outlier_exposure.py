@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from counterlens.losses.inner import Batch, need
+from counterlens.losses.inner import need
 from counterlens.objectives import uniform_divergence_of
+from counterlens.types import Batch
 
 
 def outlier_exposure_terms(

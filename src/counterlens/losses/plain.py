@@ -6,7 +6,8 @@ Differs: nothing.
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from counterlens.losses.inner import Batch, need
+from counterlens.losses.inner import need
+from counterlens.types import Batch
 
 
 def plain_terms(net: nn.Module, batch: Batch, step: int) -> dict[str, Tensor]:

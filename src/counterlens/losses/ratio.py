@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from counterlens.losses.inner import Attack, Batch, attack_both, need
+from counterlens.losses.inner import Attack, attack_both, need
 from counterlens.losses.outlier_exposure import joint_terms
 from counterlens.objectives import uniform_divergence_of
+from counterlens.types import Batch
 
 
 def ratio_terms(

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from counterlens.losses.inner import Attack, Batch, need
-from counterlens.types import Images, Logits, Objective, Scores
+from counterlens.losses.inner import Attack, need
+from counterlens.types import Batch, Images, Logits, Objective, Scores
 
 
 def trades_terms(

@@ -1,7 +1,7 @@
 """Searches: how an objective is raised over images."""
 
 from counterlens.search.apgd import apgd, apgd_from_afar
-from counterlens.search.ensemble.autoattack import Robustness, Settings, robust
+from counterlens.search.ensemble.autoattack import AttackSettings, Robustness, robust
 from counterlens.search.ensemble.extremes import Extreme, lowest_confidence, worst_confidence
 from counterlens.search.ensemble.probes import Flag
 from counterlens.search.ensemble.trust import Trust, weigh
@@ -12,12 +12,12 @@ from counterlens.search.result import SearchResult, frozen
 from counterlens.search.square import square
 
 __all__ = [
+    "AttackSettings",
     "Extreme",
     "Flag",
     "Nearest",
     "Robustness",
     "SearchResult",
-    "Settings",
     "Trust",
     "adversarial_noise",
     "apgd",

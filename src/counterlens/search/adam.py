@@ -21,7 +21,7 @@ from counterlens.errors import InputError
 from counterlens.search.result import SearchResult
 from counterlens.types import Images, Scores
 
-Values = dict[str, Tensor]
+Variables = dict[str, Tensor]
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Iterate:
 
 
 def adam(
-    evaluate: Callable[[Values, int], Iterate],
+    evaluate: Callable[[Variables, int], Iterate],
     groups: Mapping[str, Group],
     *,
     steps: int,
@@ -64,7 +64,7 @@ def adam(
     floor: Literal["own", "shared"] = "own",
     callback: Callable[[int, Iterate], None] | None = None,
     enough: float | None = None,
-) -> tuple[SearchResult, Values]:
+) -> tuple[SearchResult, Variables]:
     """Raise a score over several variables; return the best images and their variables.
 
     Equation: adam2015 Alg. 1   θ ← θ + α m̂ / (√v̂ + ε)
@@ -84,7 +84,7 @@ def adam(
     means = {name: torch.zeros_like(value) for name, value in values.items()}
     squares = {name: torch.zeros_like(value) for name, value in values.items()}
     best: Iterate | None = None
-    best_values: Values = {}
+    best_values: Variables = {}
     start = torch.zeros(0)
     for k in range(steps + 1):
         leaves = {name: value.requires_grad_(k < steps) for name, value in values.items()}
@@ -141,7 +141,7 @@ def rate_at(
     return low + (rate - low) * (1 + math.cos(math.pi * k / steps)) / 2
 
 
-def _copy(values: Values) -> Values:
+def _copy(values: Variables) -> Variables:
     return {name: value.detach().clone() for name, value in values.items()}
 
 

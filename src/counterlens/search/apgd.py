@@ -19,7 +19,7 @@ from torch import Tensor
 from counterlens.ball import Ball, Seeds, mix, row_seeds
 from counterlens.search.pgd import keep, value_and_grad
 from counterlens.search.result import SearchResult
-from counterlens.search.rule import Evaluation, State, finite, tall
+from counterlens.search.rule import Evaluation, RuleState, finite, tall
 from counterlens.types import Images, Objective
 
 MOMENTUM = 0.75
@@ -62,7 +62,7 @@ class Apgd:
         """The start and every step."""
         return self.steps + 1
 
-    def start(self, x: Images, ball: Ball, seeds: Seeds) -> State:
+    def start(self, x: Images, ball: Ball, seeds: Seeds) -> RuleState:
         """Random points on the sphere, step size twice the radius."""
         z = ball.random_point(x, seeds)
         rows = x.new_zeros(len(x))
@@ -81,7 +81,7 @@ class Apgd:
             "i": torch.zeros_like(rows, dtype=torch.int64),
         }
 
-    def update(self, state: State, x: Images, ball: Ball, evaluation: Evaluation) -> State:
+    def update(self, state: RuleState, x: Images, ball: Ball, evaluation: Evaluation) -> RuleState:
         """Keep the best, at a checkpoint perhaps halve the step and go back to it, then move.
 
         Equation: autoattack2020 (1)   x_{k+1} = P(x_k + α (z − x_k) + (1 − α)(x_k − x_{k−1})),

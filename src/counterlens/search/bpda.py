@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from counterlens.errors import InputError
 from counterlens.search.result import networks_of
 
-Function = Callable[[Tensor], Tensor]
+TensorFunction = Callable[[Tensor], Tensor]
 
 
-def bpda(forward: Function, backward: Function) -> nn.Module:
+def bpda(forward: TensorFunction, backward: TensorFunction) -> nn.Module:
     """A module with the values of `forward` and the gradients of `backward`.
 
     Equation: bpda2018 §4.1   f(x) forward, ∇g(x) backward, g ≈ f
@@ -37,7 +37,7 @@ def bpda(forward: Function, backward: Function) -> nn.Module:
 
 
 class _Bpda(nn.Module):
-    def __init__(self, forward: Function, backward: Function) -> None:
+    def __init__(self, forward: TensorFunction, backward: TensorFunction) -> None:
         super().__init__()
         self.networks = nn.ModuleList([*networks_of(forward), *networks_of(backward)])
         self.functions = (forward, backward)

@@ -18,7 +18,7 @@ from torch.nn import functional
 from counterlens.ball import Ball, Norm, Seeds, mix, row_seeds
 from counterlens.errors import InputError
 from counterlens.objectives import Predict, at, decision_margin_of, full
-from counterlens.search.rule import Evaluation, State, tall
+from counterlens.search.rule import Evaluation, RuleState, tall
 from counterlens.types import Images, Labels, Logits, Scores
 
 OVERSHOOT = 1.05
@@ -49,7 +49,7 @@ class Fab:
         """The last step's point is evaluated too; pulled-back points count double."""
         return (2 if self.relinearise else 1) * self.steps + 1
 
-    def start(self, x: Images, ball: Ball, seeds: Seeds) -> State:
+    def start(self, x: Images, ball: Ball, seeds: Seeds) -> RuleState:
         """The images themselves, or random points at half the radius."""
         half = Ball(ball.norm, ball.radius / 2)
         rows = x.new_zeros(len(x))
@@ -60,7 +60,7 @@ class Fab:
             "i": torch.zeros_like(rows, dtype=torch.int64),
         }
 
-    def update(self, state: State, x: Images, ball: Ball, evaluation: Evaluation) -> State:
+    def update(self, state: RuleState, x: Images, ball: Ball, evaluation: Evaluation) -> RuleState:
         """Keep the nearest misclassified point, then step to the linearised boundary.
 
         Equation: fab2020 (7)   z ← P((1 − α)(z + η δ₁) + α (x + η δ₂)),

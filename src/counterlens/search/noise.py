@@ -14,15 +14,15 @@ from counterlens.objectives import Predict, wrongness
 from counterlens.search.pgd import pgd
 from counterlens.types import Images, Labels
 
-Noise = Literal["uniform", "fgsm", "pgd"]
-STEPS: dict[Noise, int] = {"uniform": 0, "fgsm": 1, "pgd": 10}
+NoiseKind = Literal["uniform", "fgsm", "pgd"]
+STEPS: dict[NoiseKind, int] = {"uniform": 0, "fgsm": 1, "pgd": 10}
 
 
 def adversarial_noise(
     predict: Predict,
     x: Images,
     y: Labels,
-    kind: Noise,
+    kind: NoiseKind,
     *,
     seeds: Seeds,
     radius: float = 8 / 255,

@@ -15,7 +15,7 @@ from torch import Tensor
 from counterlens.ball import Ball, Seeds
 from counterlens.types import Images, Scores
 
-State = dict[str, Tensor]
+RuleState = dict[str, Tensor]
 """Tensors with one entry per row; "z" is the point to evaluate, "i" the number of evaluations."""
 
 
@@ -35,7 +35,7 @@ class Evaluation:
 
 
 @runtime_checkable
-class Rule(Protocol):
+class SearchRule(Protocol):
     """How one kind of search moves."""
 
     @property
@@ -46,10 +46,10 @@ class Rule(Protocol):
     def strays(self) -> bool:
         """Whether the points to evaluate may leave the ball."""
 
-    def start(self, x: Images, ball: Ball, seeds: Seeds) -> State:
+    def start(self, x: Images, ball: Ball, seeds: Seeds) -> RuleState:
         """State of new rows."""
 
-    def update(self, state: State, x: Images, ball: Ball, evaluation: Evaluation) -> State:
+    def update(self, state: RuleState, x: Images, ball: Ball, evaluation: Evaluation) -> RuleState:
         """State after one more evaluation."""
 
 

@@ -19,7 +19,7 @@ from counterlens.search.fast.fusing import can_fuse
 from counterlens.search.fast.prebuild import Variant, kernel
 from counterlens.search.pgd import keep
 from counterlens.search.result import SearchResult
-from counterlens.search.rule import Evaluation, State, finite
+from counterlens.search.rule import Evaluation, RuleState, finite
 from counterlens.types import Images, Objective
 
 SQUARE_NORMS = ("l2", "linf")
@@ -47,7 +47,7 @@ class Square:
         """One per query."""
         return self.queries
 
-    def start(self, x: Images, ball: Ball, seeds: Seeds) -> State:
+    def start(self, x: Images, ball: Ball, seeds: Seeds) -> RuleState:
         """Random stripes (l∞) or a grid of bumps (l2) at the full radius."""
         if ball.norm not in SQUARE_NORMS:
             raise InputError(f"square knows the norms l2 and linf, not {ball.norm}.")
@@ -61,7 +61,7 @@ class Square:
             "i": torch.zeros_like(rows, dtype=torch.int64),
         }
 
-    def update(self, state: State, x: Images, ball: Ball, evaluation: Evaluation) -> State:
+    def update(self, state: RuleState, x: Images, ball: Ball, evaluation: Evaluation) -> RuleState:
         """Accept what scores higher, then propose a new window."""
         score = finite(evaluation.score)
         top, best = keep(state["top"], state["best"], score, state["z"])

@@ -24,7 +24,7 @@ from counterlens.types import Flags
 
 Map = Float[Tensor, "b a p n"]
 """Attention after the softmax: image, head, place, token."""
-Around = Callable[[int], AbstractContextManager[None]]
+AroundStep = Callable[[int], AbstractContextManager[None]]
 """What surrounds the network at a step of a chain."""
 
 
@@ -86,7 +86,7 @@ class Watch:
         return Maps(tuple(self.seen))
 
 
-def inject(model: LatentDiffusion, maps: Maps, mix: Mixing, counts: Sequence[int]) -> Around:
+def inject(model: LatentDiffusion, maps: Maps, mix: Mixing, counts: Sequence[int]) -> AroundStep:
     """Put maps in place of the network's own in the first steps; give it to `ddim` as `around`.
 
     Equation: p2p2023 (6)   M_t^target ← M_t^source W   while t is among the first steps

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from counterlens.generators.diffusion.model import LatentDiffusion
 
-Run = Callable[[], object]
+Launch = Callable[[], object]
 _Inputs = tuple[Tensor, Tensor, Tensor]
 
 
@@ -187,12 +187,12 @@ def _wake(unet: nn.Module, given: _Inputs) -> None:
     torch.cuda.current_stream(z.device).wait_stream(stream)
 
 
-def _record(body: Run, device: torch.device, pool: Any) -> Run:
+def _record(body: Launch, device: torch.device, pool: Any) -> Launch:
     """The body as a recording; without a CUDA device the body itself."""
     if device.type != "cuda":
         return body
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, pool=pool):
         body()
-    run: Run = graph.replay
+    run: Launch = graph.replay
     return run

@@ -22,7 +22,7 @@ from counterlens.errors import InputError
 from counterlens.generators.diffusion.ddim import guided, original, repeated, step
 from counterlens.generators.diffusion.model import Cond, LatentDiffusion, Latents
 from counterlens.generators.diffusion.optimise import Inputs
-from counterlens.search.adam import Group, Iterate, Values, adam
+from counterlens.search.adam import Group, Iterate, Variables, adam
 from counterlens.types import Images, Scores
 
 RATE = 0.01
@@ -151,7 +151,7 @@ def _optimise_null_text(
     with torch.no_grad():
         within = model.noise(z, time, cond)
 
-    def evaluate(values: Values, k: int) -> Iterate:
+    def evaluate(values: Variables, k: int) -> Iterate:
         noise = guided(model.noise(z, time, values["null"]), within, guidance)
         reached = step(z, noise, alpha, after)
         worth = -(reached - mark).square().flatten(1).mean(1)

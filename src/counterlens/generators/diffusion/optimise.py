@@ -23,7 +23,7 @@ from counterlens.generators.diffusion.cutouts import cutouts, seen
 from counterlens.generators.diffusion.ddim import Conds, ddim, repeated
 from counterlens.generators.diffusion.model import LatentDiffusion, Latents
 from counterlens.generators.diffusion.recompute import StoredSteps, blocks_again
-from counterlens.search.adam import Group, Iterate, Values, adam
+from counterlens.search.adam import Group, Iterate, Variables, adam
 from counterlens.types import Images, Labels, Scores
 
 
@@ -175,7 +175,7 @@ def ascend(
     trace: list[Scores] = []
     lean = stored is not None and (stored == "blocks" or stored < settings.steps)
 
-    def evaluate(values: Values, k: int) -> Iterate:
+    def evaluate(values: Variables, k: int) -> Iterate:
         chain = ddim(
             model, values["z"], values["cond"], values["null"],
             guidance=settings.guidance, last=settings.last, stored=stored,

@@ -18,7 +18,7 @@ from counterlens.checks import check_images, check_labels
 from counterlens.classifier import Classifier
 from counterlens.errors import InputError
 from counterlens.objectives import Predict
-from counterlens.search.ensemble.driver import Stage, Watch, drive
+from counterlens.search.ensemble.driver import drive
 from counterlens.search.ensemble.protocols import (
     EOT,
     Version,
@@ -27,12 +27,13 @@ from counterlens.search.ensemble.protocols import (
     transfer,
     without_gradients,
 )
+from counterlens.search.ensemble.stage import AttackMonitor, SearchStage
 from counterlens.search.ensemble.state import CLEAN, AttackState, initial_state
-from counterlens.search.ensemble.store import Store, fingerprint
+from counterlens.search.ensemble.store import AttackStore, fingerprint
 from counterlens.search.ensemble.trust import Trust, examine
 from counterlens.search.fast.engine import (
     Engine,
-    Precision,
+    SearchPrecision,
     auto_batch,
     home,
     open_engine,
@@ -44,11 +45,11 @@ from counterlens.search.square import Square
 from counterlens.search.square import orders as square_kernels
 from counterlens.types import Flags, Images, Labels, Scores
 
-Progress = Callable[[dict[str, Any]], None]
+ProgressCallback = Callable[[dict[str, Any]], None]
 
 
 @dataclass(frozen=True)
-class Settings:
+class AttackSettings:
     """How an attack is run; none of it but `seed` changes what is searched for.
 
     Args:
@@ -66,13 +67,13 @@ class Settings:
 
     seed: int = 0
     batch: int | Literal["auto"] = "auto"
-    precision: Precision | None = None
+    precision: SearchPrecision | None = None
     compiled: bool = False
     budget: float | None = None
     state: Path | None = None
     save_every: float = 30.0
     trust: bool = True
-    progress: Progress | None = field(default=None, compare=False)
+    progress: ProgressCallback | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
@@ -124,8 +125,8 @@ def robust(
     y: Labels,
     ball: Ball,
     *,
-    version: Version | Sequence[Stage] = "standard",
-    settings: Settings = Settings(),  # noqa: B008  frozen
+    version: Version | Sequence[SearchStage] = "standard",
+    settings: AttackSettings = AttackSettings(),  # noqa: B008  frozen
     surrogates: Sequence[Predict] = (),
 ) -> Robustness:
     """Attack every point with the ensemble; the share that stays right is the robust accuracy.
@@ -167,8 +168,8 @@ def robust(
         about: dict[str, Any] = {"plan": plan}
         if surrogates:
             about["surrogates"] = [fingerprint({}, model=one) for one in surrogates]
-        attack, watch = prepare(classifier, engine, x, y, ball, settings, batch, about)
-        complete = drive(engine, stages, attack, watch, batch=batch)
+        attack, monitor = prepare(classifier, engine, x, y, ball, settings, batch, about)
+        complete = drive(engine, stages, attack, monitor, batch=batch)
         trust = examine(
             engine,
             attack,
@@ -188,8 +189,8 @@ def robust(
 
 @contextmanager
 def _surrogates(
-    surrogates: Sequence[Predict], x: Images, classes: int, settings: Settings, engine: Engine
-) -> Iterator[list[Stage]]:
+    surrogates: Sequence[Predict], x: Images, classes: int, settings: AttackSettings, engine: Engine
+) -> Iterator[list[SearchStage]]:
     """A stage for each surrogate."""
     with ExitStack() as stack:
         stages = []
@@ -230,7 +231,7 @@ def check_input(classifier: Predict, x: Images, y: Labels | None, ball: Ball) ->
     return classes
 
 
-def kernels(stages: Sequence[Stage], x: Images, ball: Ball) -> dict[str, list[Variant]]:
+def kernels(stages: Sequence[SearchStage], x: Images, ball: Ball) -> dict[str, list[Variant]]:
     """The kernels that the stages need beside the model."""
     rules = [stage.rule for stage in stages if isinstance(stage.rule, Square)]
     return square_kernels(x.shape, ball.norm, rules[0].share) if rules else {}
@@ -240,7 +241,7 @@ def kernels(stages: Sequence[Stage], x: Images, ball: Ball) -> dict[str, list[Va
 def open_batched_engine(
     classifier: Predict,
     x: Images,
-    settings: Settings,
+    settings: AttackSettings,
     repeats: int,
     later: dict[str, list[Variant]] | None = None,
 ) -> Iterator[tuple[Engine, int]]:
@@ -268,18 +269,18 @@ def prepare(
     x: Images,
     y: Labels | None,
     ball: Ball,
-    settings: Settings,
+    settings: AttackSettings,
     batch: int,
     about: dict[str, Any],
-) -> tuple[AttackState, Watch]:
+) -> tuple[AttackState, AttackMonitor]:
     attack = initial_state(engine, x, y, ball, seed=settings.seed, batch=batch)
     store = None
     if settings.state is not None:
         about |= {"norm": ball.norm, "radius": float(ball.radius), "seed": settings.seed}
         about |= {"batch": batch, "precision": engine.precision, "compiled": settings.compiled}
         mark = fingerprint(about, attack.x, attack.y, model=classifier)
-        store = Store(settings.state, mark, settings.save_every)
-    return attack, Watch(settings.budget, store, settings.progress)
+        store = AttackStore(settings.state, mark, settings.save_every)
+    return attack, AttackMonitor(settings.budget, store, settings.progress)
 
 
 def _summary(

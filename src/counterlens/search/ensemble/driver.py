@@ -8,8 +8,6 @@ same attack.
 """
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -19,107 +17,34 @@ from torch import Tensor
 
 from counterlens.ball import mix
 from counterlens.search.ensemble.forecast import seconds_left, work_done, work_left
+from counterlens.search.ensemble.stage import AttackMonitor, RunningBatch, SearchStage
 from counterlens.search.ensemble.state import AttackState
-from counterlens.search.ensemble.store import Store
 from counterlens.search.fast.cuda_graph import Replay
-from counterlens.search.fast.engine import Counts, Engine, Score
-from counterlens.search.rule import Evaluation, Rule, State, finite, tall
+from counterlens.search.fast.engine import Engine, PassCounts
+from counterlens.search.rule import Evaluation, RuleState, finite, tall
 from counterlens.types import Images
 
-CHECK_EVERY = (
-    10,
-    100,
-)  # evaluations between two checks of the results: at least, and as a fraction of all
-
-
-@dataclass(frozen=True)
-class Stage:
-    """One search over the whole data set.
-
-    Args:
-        name: as it appears in results.
-        rule: how points move.
-        score: what is raised; None means the nearest linearised boundary (untargeted FAB).
-        variants: restarts, or target classes if `targeted`.
-        slope: whether the rule needs gradients.
-        judge: if given, points are not broken; the image with the highest such score is stored for
-            each point.
-        surrogate: another model, which is searched in place of the attacked one; the attacked
-            model is shown every point that fools it more than the last.
-    """
-
-    name: str
-    rule: Rule
-    score: Score | None
-    variants: int = 1
-    targeted: bool = False
-    slope: bool = True
-    judge: Score | None = None
-    surrogate: Engine | None = None
-
-
-@dataclass
-class Watch:
-    """What accompanies an attack: a clock with a budget, a store, a progress callback."""
-
-    budget: float | None = None
-    store: Store | None = None
-    progress: Callable[[dict[str, Any]], None] | None = None
-    clock: Callable[[], float] = time.monotonic
-    began: float = field(default=0.0, init=False)
-    saved: float = field(default=0.0, init=False)
-
-    def __post_init__(self) -> None:
-        self.began = self.saved = self.clock()
-
-    def expired(self) -> bool:
-        """Whether the budget is spent."""
-        return self.budget is not None and self.clock() - self.began >= self.budget
-
-    def due(self) -> bool:
-        """Whether the state should be saved now."""
-        return self.store is not None and self.clock() - self.saved >= self.store.every
-
-
-@dataclass
-class RunningBatch:
-    """The items in the batch, the evaluations each has had, and the position in the queue."""
-
-    rows: NDArray[np.int64]
-    variants: NDArray[np.int64]
-    num_evaluations: NDArray[np.int64]
-    queue: NDArray[np.int64]  # rows that were robust when the stage began
-    position: int
-    state: State
-    tally: dict[str, Any]
-    replay: Replay | None = None
-
-    def select(self, keep: NDArray[np.bool_]) -> None:
-        """Drop the other items."""
-        if keep.all():
-            return
-        index = torch.from_numpy(np.flatnonzero(keep))
-        if self.state:
-            index = index.to(self.state["z"].device)
-        self.rows, self.variants = self.rows[keep], self.variants[keep]
-        self.num_evaluations = self.num_evaluations[keep]
-        for name, tensor in self.state.items():
-            self.state[name] = tensor[index]
+CHECK_EVERY = 10, 100  # evaluations between two checks: at least, and as a fraction of all
 
 
 def drive(
-    engine: Engine, stages: list[Stage], attack: AttackState, watch: Watch, *, batch: int
+    engine: Engine,
+    stages: list[SearchStage],
+    attack: AttackState,
+    monitor: AttackMonitor,
+    *,
+    batch: int,
 ) -> bool:
     """Run the stages one after the other; False if the budget ended first.
 
     The state is saved at the end of each stage and now and then in between.
     """
-    saved = watch.store.load(attack) if watch.store else None
+    saved = monitor.store.load(attack) if monitor.store else None
     first = 0
     running = None
     if saved is not None:
         first = saved["stage"]
-        engine.counts = Counts(**saved["counts"])
+        engine.counts = PassCounts(**saved["counts"])
         running = _restore(engine, stages, attack, saved)
     for stage in stages:
         if stage.surrogate is not None:
@@ -128,8 +53,8 @@ def drive(
     for k in range(first, len(stages)):
         running = running or _start_stage(attack, stages[k], engine.device)
         while _refill(engine, stages[k], k, attack, running, batch):
-            if watch.expired():
-                _save(engine, attack, watch, k, running)
+            if monitor.expired():
+                _save(engine, attack, monitor, k, running)
                 attack.finished |= ~attack.robust
                 if k == len(stages) - 1:
                     _mark_finished(stages[k], attack, running)
@@ -139,29 +64,29 @@ def drive(
             _advance(engine, stages[k], attack, running)
             _verify_and_release(engine, stages[k], attack, running, batch)
             running.tally["seconds"] += time.monotonic() - began
-            if watch.progress:
-                elapsed = watch.clock() - watch.began
+            if monitor.progress:
+                elapsed = monitor.clock() - monitor.began
                 left = work_left(stages, k, attack, running)
                 left_s = seconds_left(work_done(engine.counts) - before, elapsed, left)
                 facts = {"elapsed": elapsed, "left": left_s, "device": engine.device.type}
-                watch.progress(_report(stages[k], attack, running) | facts)
-            if watch.due():
-                _save(engine, attack, watch, k, running)
+                monitor.progress(_report(stages[k], attack, running) | facts)
+            if monitor.due():
+                _save(engine, attack, monitor, k, running)
         attack.tallies.append(_close(engine, running))
         running = None
-        _save(engine, attack, watch, k + 1, None)
+        _save(engine, attack, monitor, k + 1, None)
     attack.finished[:] = True
     return True
 
 
-def _mark_finished(stage: Stage, attack: AttackState, running: RunningBatch) -> None:
+def _mark_finished(stage: SearchStage, attack: AttackState, running: RunningBatch) -> None:
     """Points of the last stage whose every variant has run."""
     last = running.position - (stage.variants - 1) * len(running.queue)
     attack.finished[running.queue[: max(last, 0)]] = True
     attack.finished[running.rows] = False
 
 
-def _start_stage(attack: AttackState, stage: Stage, device: torch.device) -> RunningBatch:
+def _start_stage(attack: AttackState, stage: SearchStage, device: torch.device) -> RunningBatch:
     none = np.zeros(0, np.int64)
     queue = np.flatnonzero(attack.robust) if stage.judge is None else np.arange(len(attack))
     tally = {
@@ -179,7 +104,7 @@ def _start_stage(attack: AttackState, stage: Stage, device: torch.device) -> Run
 
 def _refill(
     engine: Engine,
-    stage: Stage,
+    stage: SearchStage,
     number: int,
     attack: AttackState,
     running: RunningBatch,
@@ -212,12 +137,12 @@ def _refill(
 
 def _begin(
     engine: Engine,
-    stage: Stage,
+    stage: SearchStage,
     number: int,
     attack: AttackState,
     rows: NDArray[np.int64],
     variants: NDArray[np.int64],
-) -> State:
+) -> RuleState:
     """State of new items."""
     fixed = _fixed(engine, stage, attack, rows, variants)
     seeds = attack.seeds[torch.from_numpy(rows)]
@@ -232,11 +157,11 @@ def _begin(
 
 def _fixed(
     engine: Engine,
-    stage: Stage,
+    stage: SearchStage,
     attack: AttackState,
     rows: NDArray[np.int64],
     variants: NDArray[np.int64],
-) -> State:
+) -> RuleState:
     """What never changes about items, so that it need not be saved."""
     x, y = attack.take(rows, engine.device)
     target = y
@@ -247,12 +172,14 @@ def _fixed(
     return {"x": x, "y": y, "target": target}
 
 
-def _advance(engine: Engine, stage: Stage, attack: AttackState, running: RunningBatch) -> None:
+def _advance(
+    engine: Engine, stage: SearchStage, attack: AttackState, running: RunningBatch
+) -> None:
     """Evaluate and move every item a few times without waiting for the device."""
     left = stage.rule.evaluations - int(running.num_evaluations.max())
     steps = min(max(CHECK_EVERY[0], stage.rule.evaluations // CHECK_EVERY[1]), left)
 
-    def step(state: State) -> State:
+    def step(state: RuleState) -> RuleState:
         evaluation = _evaluate(engine, stage, attack, state)
         if stage.surrogate is None:
             _count(running.tally, evaluation)
@@ -265,7 +192,9 @@ def _advance(engine: Engine, stage: Stage, attack: AttackState, running: Running
     running.tally["evaluations"] += steps * len(running.rows)
 
 
-def _evaluate(engine: Engine, stage: Stage, attack: AttackState, state: State) -> Evaluation:
+def _evaluate(
+    engine: Engine, stage: SearchStage, attack: AttackState, state: RuleState
+) -> Evaluation:
     engine = stage.surrogate or engine
     if stage.score is None:
         return engine.nearest(attack.ball.norm, state["z"], state["y"])
@@ -281,7 +210,9 @@ def _count(tally: dict[str, Any], evaluation: Evaluation) -> None:
     tally["odd"] += odd.sum()
 
 
-def _claim(stage: Stage, attack: AttackState, state: State, evaluation: Evaluation) -> State:
+def _claim(
+    stage: SearchStage, attack: AttackState, state: RuleState, evaluation: Evaluation
+) -> RuleState:
     """The point of the ball with the largest margin so far."""
     margin = finite(evaluation.margin)
     better = margin > state["claimed"]
@@ -294,7 +225,7 @@ def _claim(stage: Stage, attack: AttackState, state: State, evaluation: Evaluati
 
 
 def _verify_and_release(
-    engine: Engine, stage: Stage, attack: AttackState, running: RunningBatch, batch: int
+    engine: Engine, stage: SearchStage, attack: AttackState, running: RunningBatch, batch: int
 ) -> None:
     """Verify claims in float32; drop the items that are finished or whose point is broken."""
     done = running.num_evaluations >= stage.rule.evaluations
@@ -318,7 +249,7 @@ def _verify_and_release(
 
 def _verify(
     engine: Engine,
-    stage: Stage,
+    stage: SearchStage,
     attack: AttackState,
     running: RunningBatch,
     claims: NDArray[np.bool_],
@@ -364,7 +295,7 @@ def _note_distance(
 
 def _raise_top(
     engine: Engine,
-    stage: Stage,
+    stage: SearchStage,
     attack: AttackState,
     running: RunningBatch,
     done: NDArray[np.bool_],
@@ -384,7 +315,7 @@ def _raise_top(
             attack.record_point(int(row), images[k])
 
 
-def _report(stage: Stage, attack: AttackState, running: RunningBatch) -> dict[str, Any]:
+def _report(stage: SearchStage, attack: AttackState, running: RunningBatch) -> dict[str, Any]:
     total = len(running.queue) * stage.variants
     return {
         "stage": stage.name,
@@ -402,9 +333,13 @@ def _close(engine: Engine, running: RunningBatch) -> dict[str, Any]:
 
 
 def _save(
-    engine: Engine, attack: AttackState, watch: Watch, stage: int, running: RunningBatch | None
+    engine: Engine,
+    attack: AttackState,
+    monitor: AttackMonitor,
+    stage: int,
+    running: RunningBatch | None,
 ) -> None:
-    if watch.store is None:
+    if monitor.store is None:
         return
     progress: dict[str, Any] = {"stage": stage, "counts": engine.counts.as_dict(), "flight": None}
     if running is not None:
@@ -418,18 +353,18 @@ def _save(
             "state": {k: v.cpu() for k, v in running.state.items() if k not in fixed},
             "tally": running.tally,
         }
-    watch.store.save(attack, progress)
-    watch.saved = watch.clock()
+    monitor.store.save(attack, progress)
+    monitor.saved = monitor.clock()
 
 
 def _restore(
-    engine: Engine, stages: list[Stage], attack: AttackState, saved: dict[str, Any]
+    engine: Engine, stages: list[SearchStage], attack: AttackState, saved: dict[str, Any]
 ) -> RunningBatch | None:
     stored = saved["flight"]
     if stored is None:
         return None
     rows, variants = stored["rows"].numpy(), stored["variants"].numpy()
-    state: State = {}
+    state: RuleState = {}
     if len(rows):
         state = {name: tensor.to(engine.device) for name, tensor in stored["state"].items()}
         state |= _fixed(engine, stages[saved["stage"]], attack, rows, variants)

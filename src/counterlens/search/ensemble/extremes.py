@@ -16,14 +16,15 @@ from counterlens.errors import InputError
 from counterlens.objectives import Predict
 from counterlens.search.apgd import Apgd
 from counterlens.search.ensemble.autoattack import (
-    Settings,
+    AttackSettings,
     check_input,
     kernels,
     open_batched_engine,
     prepare,
 )
-from counterlens.search.ensemble.driver import Stage, drive
+from counterlens.search.ensemble.driver import drive
 from counterlens.search.ensemble.protocols import QUERIES, SCORES
+from counterlens.search.ensemble.stage import SearchStage
 from counterlens.search.ensemble.trust import Trust, examine_extremes
 from counterlens.search.square import SQUARE_NORMS, Square
 from counterlens.types import Images, Labels, Scores
@@ -60,7 +61,7 @@ def worst_confidence(
     steps: int = STEPS,
     restarts: int = RESTARTS,
     queries: int = BLIND_QUERIES,
-    settings: Settings = Settings(),  # noqa: B008  frozen
+    settings: AttackSettings = AttackSettings(),  # noqa: B008  frozen
 ) -> Extreme:
     """The highest log-confidence, in whatever class, around each image.
 
@@ -89,7 +90,7 @@ def lowest_confidence(
     *,
     steps: int = 100,
     restarts: int = 1,
-    settings: Settings = Settings(),  # noqa: B008  frozen
+    settings: AttackSettings = AttackSettings(),  # noqa: B008  frozen
 ) -> Extreme:
     """The lowest log-confidence in the true class around each image.
 
@@ -104,15 +105,15 @@ def lowest_confidence(
 
 def _plan(
     raised: tuple[str, ...], judge: str, ball: Ball, steps: int, restarts: int, queries: int
-) -> list[Stage]:
+) -> list[SearchStage]:
     """Gradient searches on several scores, then perhaps one without gradients on the judge's."""
     stages = [
-        Stage(f"apgd-{name}", Apgd(steps), SCORES[name], restarts, judge=SCORES[judge])
+        SearchStage(f"apgd-{name}", Apgd(steps), SCORES[name], restarts, judge=SCORES[judge])
         for name in raised
     ]
     if queries and ball.norm in SQUARE_NORMS:
         score = SCORES[judge]
-        stages.append(Stage("square", Square(queries), score, slope=False, judge=score))
+        stages.append(SearchStage("square", Square(queries), score, slope=False, judge=score))
     return stages
 
 
@@ -121,10 +122,10 @@ def _extreme(
     x: Images,
     y: Labels | None,
     ball: Ball,
-    stages: list[Stage],
+    stages: list[SearchStage],
     judge: str,
     about: dict[str, Any],
-    settings: Settings,
+    settings: AttackSettings,
 ) -> Extreme:
     """Raise several scores; per point the image with the highest score of the judge counts."""
     check_input(classifier, x, y, ball)
@@ -134,11 +135,11 @@ def _extreme(
     ):
         if not engine.differentiable:
             stages = [_climb_blindly(judge, ball)]
-        attack, watch = prepare(classifier, engine, x, y, ball, settings, batch, about)
+        attack, monitor = prepare(classifier, engine, x, y, ball, settings, batch, about)
         labels = attack.y.to(engine.device)
         clean = SCORES[judge](engine.verify(attack.x, batch=batch), labels, labels)
         attack.top[:] = clean.cpu().numpy()
-        complete = drive(engine, stages, attack, watch, batch=batch)
+        complete = drive(engine, stages, attack, monitor, batch=batch)
         trust = examine_extremes(
             engine, attack, lacking=_shorter(stages), complete=complete, probes=settings.trust
         )
@@ -147,7 +148,7 @@ def _extreme(
     return Extreme(scores, attack.points, complete, settled, engine.counts.as_dict(), trust)
 
 
-def _shorter(stages: Sequence[Stage]) -> list[str]:
+def _shorter(stages: Sequence[SearchStage]) -> list[str]:
     """What these searches miss to be as strong as those of `worst_confidence` by default."""
     climbs = [stage for stage in stages if stage.slope]
     missing = []
@@ -160,7 +161,7 @@ def _shorter(stages: Sequence[Stage]) -> list[str]:
     return missing
 
 
-def _climb_blindly(judge: str, ball: Ball) -> Stage:
+def _climb_blindly(judge: str, ball: Ball) -> SearchStage:
     """The search for an extreme score of a model without gradients."""
     if ball.norm not in SQUARE_NORMS:
         raise InputError(
@@ -168,4 +169,4 @@ def _climb_blindly(judge: str, ball: Ball) -> Stage:
             "Search in l2 or linf."
         )
     score = SCORES[judge]
-    return Stage(f"square-{judge}", Square(QUERIES), score, slope=False, judge=score)
+    return SearchStage(f"square-{judge}", Square(QUERIES), score, slope=False, judge=score)

@@ -5,26 +5,23 @@ the answer is a range: all that hold now may go through every stage, or half of 
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from counterlens.search.fast.engine import Counts
-
-if TYPE_CHECKING:
-    from counterlens.search.ensemble.driver import RunningBatch, Stage
-    from counterlens.search.ensemble.state import AttackState
+from counterlens.search.ensemble.stage import RunningBatch, SearchStage
+from counterlens.search.ensemble.state import AttackState
+from counterlens.search.fast.engine import PassCounts
 
 Range = tuple[float, float]
 
 
-def work_done(counts: Counts) -> int:
+def work_done(counts: PassCounts) -> int:
     """Forward passes so far."""
     return counts.forwards + 2 * counts.backwards
 
 
 def work_left(
-    stages: Sequence["Stage"], at: int, attack: "AttackState", running: "RunningBatch"
+    stages: Sequence[SearchStage], at: int, attack: AttackState, running: RunningBatch
 ) -> Range:
     """Forward passes that remain, at least and at most."""
     stage, queue = stages[at], running.queue
@@ -43,7 +40,7 @@ def work_left(
     return low / 2, high
 
 
-def _passes(stage: "Stage", classes: int) -> int:
+def _passes(stage: SearchStage, classes: int) -> int:
     """Forward passes that one evaluation is worth."""
     if stage.score is None:
         return 1 + 2 * classes

@@ -19,7 +19,7 @@ from counterlens.search.fast.engine import Engine
 from counterlens.search.pgd import pgd
 from counterlens.types import Images, Labels, Scores
 
-Status = Literal["ok", "weak", "bad", "skipped"]
+FlagStatus = Literal["ok", "weak", "bad", "skipped"]
 
 LOGITS = 10  # classes whose logit is differentiated: the true one and the likeliest others
 TINY = 1e-3  # change of the margin, relative to the largest logit, for the derivative
@@ -38,7 +38,7 @@ class Flag:
     """
 
     name: str
-    status: Status
+    status: FlagStatus
     value: float | None
     detail: str
 
@@ -47,7 +47,7 @@ class Flag:
         return asdict(self)
 
 
-def grade(value: float, weak: float, bad: float) -> Status:
+def grade(value: float, weak: float, bad: float) -> FlagStatus:
     """Where a value lies that should be small."""
     return "bad" if value > bad else "weak" if value > weak else "ok"
 
@@ -115,7 +115,7 @@ def honest_gradient(engine: Engine, ball: Ball, places: tuple[Images, ...], y: L
     if not rates:
         return Flag(name, "bad", None, "the margin has no gradient at any point")
     off = max(rates, key=lambda rate: max(rate, 1 / rate) if rate > 0 else torch.inf)
-    status: Status = "bad" if not 0.2 < off < 5 else "weak" if not 0.5 < off < 2 else "ok"
+    status: FlagStatus = "bad" if not 0.2 < off < 5 else "weak" if not 0.5 < off < 2 else "ok"
     detail = f"along its gradient the margin grows at {off:.0%} of the promised rate"
     return Flag(name, status, off, detail)
 

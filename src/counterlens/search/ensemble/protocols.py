@@ -17,9 +17,9 @@ from counterlens import objectives
 from counterlens.errors import InputError
 from counterlens.objectives import at
 from counterlens.search.apgd import Apgd
-from counterlens.search.ensemble.driver import Stage
+from counterlens.search.ensemble.stage import SearchStage
 from counterlens.search.fab import FAB_NORMS, Fab
-from counterlens.search.fast.engine import Engine, Score
+from counterlens.search.fast.engine import Engine, LogitScore
 from counterlens.search.square import SQUARE_NORMS, Square
 
 Version = Literal["standard", "plus", "rand", "ratio-era", "fast"]
@@ -31,7 +31,7 @@ EOT = 20
 QUERIES = 5000
 TRANSFER_STEPS = 100
 
-SCORES: dict[str, Score] = {
+SCORES: dict[str, LogitScore] = {
     "ce": lambda logits, y, _: objectives.ce(logits, y),
     "margin": lambda logits, y, _: objectives.margin_of(logits, y),
     "dlr": lambda logits, y, _: objectives.dlr_of(logits, y),
@@ -43,7 +43,7 @@ SCORES: dict[str, Score] = {
 }
 
 
-def stages_of(version: Version, classes: int, norm: str) -> tuple[list[Stage], list[str]]:
+def stages_of(version: Version, classes: int, norm: str) -> tuple[list[SearchStage], list[str]]:
     """The stages of a protocol, and what had to be replaced for this model and norm."""
     if version not in VERSIONS:
         raise InputError(f"version is {version!r}, expected one of {', '.join(VERSIONS)}.")
@@ -59,14 +59,14 @@ def stages_of(version: Version, classes: int, norm: str) -> tuple[list[Stage], l
     if targets < TARGETS and version in ("standard", "plus"):
         notes.append(f"{classes} classes: {targets} target classes instead of {TARGETS}")
 
-    def climb(score: str, restarts: int) -> Stage:
-        return Stage(f"apgd-{score}", Apgd(100), SCORES[score], restarts)
+    def climb(score: str, restarts: int) -> SearchStage:
+        return SearchStage(f"apgd-{score}", Apgd(100), SCORES[score], restarts)
 
-    apgd_t = Stage("apgd-t", Apgd(100), SCORES[targeted], targets, targeted=True)
-    fab_t = Stage("fab-t", Fab(100), SCORES["gap"], targets, targeted=True)
-    fab = [Stage("fab", Fab(100), None), Stage("fab", Fab(100, wander=True), None, 4)]
-    square = Stage("square", Square(QUERIES), SCORES["margin"], slope=False)
-    plans: dict[str, list[Stage]] = {
+    apgd_t = SearchStage("apgd-t", Apgd(100), SCORES[targeted], targets, targeted=True)
+    fab_t = SearchStage("fab-t", Fab(100), SCORES["gap"], targets, targeted=True)
+    fab = [SearchStage("fab", Fab(100), None), SearchStage("fab", Fab(100, wander=True), None, 4)]
+    square = SearchStage("square", Square(QUERIES), SCORES["margin"], slope=False)
+    plans: dict[str, list[SearchStage]] = {
         "standard": [climb("ce", 1), apgd_t, fab_t, square],
         "plus": [climb("ce", 5), climb(dlr, 5), *fab, square, apgd_t, fab_t],
         "rand": [climb("ce", 1), climb(dlr, 1)],
@@ -83,20 +83,20 @@ def stages_of(version: Version, classes: int, norm: str) -> tuple[list[Stage], l
     return plan, notes
 
 
-def without_gradients(stages: Sequence[Stage], norm: str) -> list[Stage]:
+def without_gradients(stages: Sequence[SearchStage], norm: str) -> list[SearchStage]:
     """What is left of an ensemble for a model without gradients: Square."""
     remaining = [stage for stage in stages if not stage.slope]
     if remaining or norm not in SQUARE_NORMS:
         return remaining
-    return [Stage("square", Square(QUERIES), SCORES["margin"], slope=False)]
+    return [SearchStage("square", Square(QUERIES), SCORES["margin"], slope=False)]
 
 
-def transfer(surrogate: Engine, name: str) -> Stage:
+def transfer(surrogate: Engine, name: str) -> SearchStage:
     """Adversarial images of another model, tried on the attacked one."""
-    return Stage(f"transfer-{name}", Apgd(TRANSFER_STEPS), SCORES["ce"], surrogate=surrogate)
+    return SearchStage(f"transfer-{name}", Apgd(TRANSFER_STEPS), SCORES["ce"], surrogate=surrogate)
 
 
-def lacking(stages: Sequence[Stage], classes: int, norm: str) -> list[str]:
+def lacking(stages: Sequence[SearchStage], classes: int, norm: str) -> list[str]:
     """What an attack misses to be as strong as `standard`: stages it has not, or has shorter.
 
     Square has no form for some norms; there even `standard` misses it.
@@ -106,7 +106,7 @@ def lacking(stages: Sequence[Stage], classes: int, norm: str) -> list[str]:
     return missing if norm in SQUARE_NORMS else [*missing, f"square, for {norm} there is none"]
 
 
-def _covers(stage: Stage, wanted: Stage) -> bool:
+def _covers(stage: SearchStage, wanted: SearchStage) -> bool:
     same = stage.score is wanted.score and stage.targeted == wanted.targeted
     longer = stage.rule.evaluations >= wanted.rule.evaluations
     kind = isinstance(stage.rule, type(wanted.rule))

@@ -22,7 +22,7 @@ from counterlens.search.result import networks_of
 
 
 @dataclass
-class Store:
+class AttackStore:
     """A folder with the state of one attack.
 
     Args:

@@ -18,7 +18,7 @@ from counterlens.ball import mix
 from counterlens.search.apgd import Apgd
 from counterlens.search.ensemble.probes import (
     Flag,
-    Status,
+    FlagStatus,
     grade,
     masking,
     misclassified,
@@ -28,9 +28,9 @@ from counterlens.search.ensemble.protocols import SCORES
 from counterlens.search.ensemble.state import CLEAN, AttackState
 from counterlens.search.fast.cuda_graph import Replay
 from counterlens.search.fast.engine import Engine
-from counterlens.search.rule import State
+from counterlens.search.rule import RuleState
 
-Verdict = Literal["trusted", "weak", "do not quote"]
+TrustVerdict = Literal["trusted", "weak", "do not quote"]
 
 PROBED, FAR_STEPS = 48, 50  # points evaluated by the probes, steps of the far attack
 FEW_PROBED, FEW_FAR_STEPS = 16, 20  # the same after a budget has ended
@@ -45,7 +45,7 @@ NO_GRADIENTS = Flag(
 class Trust:
     """All signs and what they add up to."""
 
-    verdict: Verdict
+    verdict: TrustVerdict
     reasons: tuple[str, ...]
     flags: tuple[Flag, ...]
 
@@ -62,7 +62,7 @@ def weigh(flags: Sequence[Flag]) -> Trust:
     """One bad sign forbids quoting, one weak sign weakens."""
     bad = [flag.detail for flag in flags if flag.status == "bad"]
     weak = [flag.detail for flag in flags if flag.status == "weak"]
-    verdict: Verdict = "do not quote" if bad else "weak" if weak else "trusted"
+    verdict: TrustVerdict = "do not quote" if bad else "weak" if weak else "trusted"
     return Trust(verdict, tuple(bad + weak), tuple(flags))
 
 
@@ -207,7 +207,7 @@ def _raised_blindly(attack: AttackState) -> Flag:
     blind = sum(gain for square, gain in raised if square)
     share = blind / max(sum(gain for _, gain in raised), 1e-12)
     mean = blind / len(attack)
-    status: Status = grade(share, 0.02, 0.1) if mean > 0.005 else "ok"
+    status: FlagStatus = grade(share, 0.02, 0.1) if mean > 0.005 else "ok"
     detail = f"{share:.1%} of the rise in confidence came from the attack without gradients"
     return Flag("black-box", status, share, detail)
 
@@ -218,7 +218,7 @@ def _longer(engine: Engine, attack: AttackState, rows: NDArray[np.int64]) -> Fla
     rule = Apgd(LONGER)
     seeds = mix(attack.seeds[torch.from_numpy(rows)], SEED).to(engine.device)
 
-    def step(state: State) -> State:
+    def step(state: RuleState) -> RuleState:
         evaluation = engine.slope(SCORES["margin"], state["z"], state["y"], state["y"])
         return state | rule.update(state, state["x"], attack.ball, evaluation)
 

@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from counterlens.search.fast.engine import Counts, Engine
+from counterlens.search.fast.engine import Engine, PassCounts
 from counterlens.search.fast.prebuild import settle
-from counterlens.search.rule import State
+from counterlens.search.rule import RuleState
 
-Body = Callable[[State], State]
+Body = Callable[[RuleState], RuleState]
 """One step: reads a state, returns the next one, and never waits for the device."""
 
 
@@ -31,11 +31,11 @@ class Replay:
         )  # such a model may do anything
         self.records = engine.device.type == "cuda" and not plain
         self._graph: Any = None
-        self._held: State = {}
+        self._held: RuleState = {}
         self._shape: object = None
         self._worth: dict[str, int] = {}
 
-    def run(self, body: Body, state: State, steps: int) -> State:
+    def run(self, body: Body, state: RuleState, steps: int) -> RuleState:
         """The state after `steps` steps."""
         if not self.records or steps < 3:
             return _plainly(body, state, steps)
@@ -54,11 +54,11 @@ class Replay:
             setattr(counts, name, getattr(counts, name) + each * steps)
         return dict(self._held)
 
-    def _record(self, body: Body, state: State) -> bool:
+    def _record(self, body: Body, state: RuleState) -> bool:
         self._graph, self._shape = None, None  # gives its memory back before more is taken
         self._held = {name: tensor.clone() for name, tensor in state.items()}
         before = self.engine.counts
-        self.engine.counts = Counts()
+        self.engine.counts = PassCounts()
         settle()
         torch.cuda.synchronize(self.engine.device)
         try:
@@ -76,7 +76,7 @@ class Replay:
         return True
 
 
-def _apart(after: State, held: State) -> State:
+def _apart(after: RuleState, held: RuleState) -> RuleState:
     """The entries that changed; one that lies in an old entry's memory is copied first."""
     taken = {_memory(tensor) for tensor in held.values()}
     changed = {name: tensor for name, tensor in after.items() if tensor is not held[name]}
@@ -90,11 +90,11 @@ def _memory(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
 
-def _plainly(body: Body, state: State, steps: int) -> State:
+def _plainly(body: Body, state: RuleState, steps: int) -> RuleState:
     for _ in range(steps):
         state = body(state)
     return state
 
 
-def _shape(state: State) -> object:
+def _shape(state: RuleState) -> object:
     return {name: (tensor.shape, tensor.dtype) for name, tensor in state.items()}

@@ -28,16 +28,16 @@ from counterlens.search.result import frozen, networks_of
 from counterlens.search.rule import Evaluation
 from counterlens.types import Images, Labels, Logits, Scores
 
-Score = Callable[[Logits, Labels, Labels], Scores]
+LogitScore = Callable[[Logits, Labels, Labels], Scores]
 """A score of logits, given the true and the target class of each row."""
 
-Precision = Literal["float32", "bf16", "fp16"]
+SearchPrecision = Literal["float32", "bf16", "fp16"]
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 DRIFT = 0.1  # how far the fast copy's logits may be from the model's, relative to their spread
 
 
 @dataclass
-class Counts:
+class PassCounts:
     """How many images went forward, backward and through verification, and how many of the last
     came back with logits that are no numbers."""
 
@@ -72,14 +72,14 @@ class Engine:
     model: Predict
     fast_copy: Predict
     device: torch.device
-    precision: Precision = "float32"
+    precision: SearchPrecision = "float32"
     repeats: int = 1
     notes: list[str] = field(default_factory=list)
     compiling: float = 0.0
     began: float = field(default_factory=time.monotonic)
     pads: bool = False
     differentiable: bool = True
-    counts: Counts = field(default_factory=Counts)
+    counts: PassCounts = field(default_factory=PassCounts)
 
     @property
     def enlarge(self) -> float:
@@ -95,14 +95,14 @@ class Engine:
         self.counts.odd += int((~torch.isfinite(logits)).any(1).sum())
         return logits
 
-    def value(self, score: Score, z: Images, y: Labels, target: Labels) -> Evaluation:
+    def value(self, score: LogitScore, z: Images, y: Labels, target: Labels) -> Evaluation:
         """Score and margin, no gradient."""
         with torch.no_grad():
             logits = self._mean([self._fast_logits(z) for _ in range(self.repeats)])
         self.counts.forwards += len(z) * self.repeats
         return Evaluation(score(logits, y, target), decision_margin_of(logits, y))
 
-    def slope(self, score: Score, z: Images, y: Labels, target: Labels) -> Evaluation:
+    def slope(self, score: LogitScore, z: Images, y: Labels, target: Labels) -> Evaluation:
         """Score, margin and input gradient."""
         logits, scores, grads = [], [], []
         for _ in range(self.repeats):
@@ -153,7 +153,7 @@ def open_engine(
     model: Predict,
     example: Images,
     *,
-    precision: Precision | None = None,
+    precision: SearchPrecision | None = None,
     compiled: bool = False,
     repeats: int = 1,
     later: Mapping[str, Sequence[Variant]] | None = None,
@@ -218,9 +218,9 @@ def differentiable(model: Predict, example: Images) -> bool:
     return True
 
 
-def _speed_up(engine: Engine, example: Images, wanted: Precision, compiled: bool) -> None:
+def _speed_up(engine: Engine, example: Images, wanted: SearchPrecision, compiled: bool) -> None:
     """Give the engine the fastest copy whose outputs equal the model's."""
-    fallback: dict[Precision, Precision] = {"fp16": "bf16", "bf16": "float32"}
+    fallback: dict[SearchPrecision, SearchPrecision] = {"fp16": "bf16", "bf16": "float32"}
     fast_copy = _folded_copy(engine.model, example[:2])
     if fast_copy is None:
         engine.notes.append("no fast copy: the search runs on the model itself, in float32")
@@ -342,7 +342,7 @@ def warm_up(engine: Engine, example: Images, batch: int) -> None:
         torch.cuda.synchronize(engine.device)
     engine.compiling = time.monotonic() - engine.began
     engine.notes.append(f"compiled in {engine.compiling:.1f} s")
-    engine.counts = Counts()
+    engine.counts = PassCounts()
 
 
 def _first_margin(logits: Logits, y: Labels, _: Labels) -> Scores:

@@ -28,8 +28,7 @@ from counterlens.images import ImageSet, prepare
 from counterlens.metrics.intervals.closed_form import wilson
 from counterlens.objectives import Predict
 from counterlens.runs import Number, Run, atomic, key_part
-from counterlens.search import Flag, Robustness, robust, weigh, worst_confidence
-from counterlens.search import Settings as Search
+from counterlens.search import AttackSettings, Flag, Robustness, robust, weigh, worst_confidence
 from counterlens.search.ensemble.forecast import in_words
 from counterlens.search.ensemble.trust import spread
 from counterlens.types import Images
@@ -155,9 +154,9 @@ def attacked_rows(
     return np.arange(count), f"the first {count} of the"
 
 
-def search_settings(run: Run, name: str, asked: Settings, quiet: bool) -> Search:
+def search_settings(run: Run, name: str, asked: Settings, quiet: bool) -> AttackSettings:
     """How the searches of an audit run: seed, batch, budget, and state to resume from."""
-    return Search(
+    return AttackSettings(
         seed=asked.seed,
         batch=asked.batch or "auto",
         budget=seconds(asked.budget),

@@ -23,7 +23,7 @@ from counterlens.generators.cgn import critics
 from counterlens.generators.cgn import model as cgn
 from counterlens.generators.cgn.model import CGN, CLASSES, DCGAN, NOISE, PLACES
 from counterlens.generators.cgn.stacked import arrange, stacked
-from counterlens.losses.cgn import Game, Level, grams
+from counterlens.losses.cgn import ClassLevel, Game, grams
 from counterlens.models.nets.vgg import VGG16
 from counterlens.workflows.cgn.masks import BORDER
 from counterlens.workflows.cgn.stack import Shuffled, seeded, unit_range
@@ -126,7 +126,7 @@ def team(
     features: VGG16 | None,
     *,
     known: Sequence[Tensor] | None = None,
-    level: Level | None = None,
+    level: ClassLevel | None = None,
 ) -> list[Trainable]:
     """Both players with their losses and optimisers; the generator is the first."""
     game = Game(

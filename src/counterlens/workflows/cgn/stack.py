@@ -17,8 +17,8 @@ from torch.nn.functional import cross_entropy
 from counterlens.errors import InputError
 from counterlens.fit import Plan, Trainable, fit
 from counterlens.generators.cgn.stacked import stacked, unstacked
-from counterlens.losses.inner import Batch
 from counterlens.models.nets.digit_net import DigitNet
+from counterlens.types import Batch
 from counterlens.workflows._shared.session import Say
 
 

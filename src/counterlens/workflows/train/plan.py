@@ -12,7 +12,7 @@ import torch
 from counterlens.ball import Ball
 from counterlens.data.augment import POLICIES
 from counterlens.errors import InputError
-from counterlens.fit import Plan, Schedule
+from counterlens.fit import Plan, RateSchedule
 from counterlens.losses import LOSSES, Attack, Loss
 
 Settings = Mapping[str, Any]
@@ -40,10 +40,10 @@ def check(settings: Settings, out_data: str | None) -> None:
     for key in ("batch", "epochs", "size"):
         if not settings[key] > 0:
             raise InputError(f"{key} is {settings[key]}, expected more than 0.")
-    if settings["schedule"] not in get_args(Schedule):
+    if settings["schedule"] not in get_args(RateSchedule):
         raise InputError(
             f"schedule is {settings['schedule']!r}, expected one of "
-            f"{', '.join(get_args(Schedule))}."
+            f"{', '.join(get_args(RateSchedule))}."
         )
     for section in ("near", "far"):
         attack(settings[section], 1, ())  # its ball refuses what is no radius
