@@ -65,16 +65,16 @@ def test_every_operation_gives_the_pixels_of_the_imaging_library(name):
         for sign in (1, -1) if name in A._SIGNED else (1,):
             m = sign * A.magnitude(name, level)
             sizes = torch.full((len(x),), m, dtype=torch.float64)
-            found = A.OPERATIONS[name](x, sizes, FILL).permute(0, 2, 3, 1).numpy()
+            result = A.OPERATIONS[name](x, sizes, FILL).permute(0, 2, 3, 1).numpy()
             wanted = [np.asarray(reference(name, Image.fromarray(i), m)) for i in images]
-            np.testing.assert_array_equal(found, np.stack(wanted), err_msg=f"{name} {level}")
+            np.testing.assert_array_equal(result, np.stack(wanted), err_msg=f"{name} {level}")
 
 
 def test_each_image_gets_the_operations_drawn_for_it():
     images = pictures(60)
     x = torch.from_numpy(images).permute(0, 3, 1, 2).float()
     draws = Draws.make(11, len(x), x, torch.Generator().manual_seed(3))
-    found = A.autoaugment(x, draws, 3, FILL).permute(0, 2, 3, 1).numpy()
+    result = A.autoaugment(x, draws, 3, FILL).permute(0, 2, 3, 1).numpy()
     changed = 0
     for i, image in enumerate(images):
         picture = Image.fromarray(image)
@@ -85,7 +85,7 @@ def test_each_image_gets_the_operations_drawn_for_it():
                 m = A.magnitude(name, level) * (-1 if minus else 1)
                 picture = reference(name, picture, m)
                 changed += 1
-        np.testing.assert_array_equal(found[i], np.asarray(picture), err_msg=f"image {i}")
+        np.testing.assert_array_equal(result[i], np.asarray(picture), err_msg=f"image {i}")
     assert changed > 40
 
 
@@ -100,7 +100,7 @@ def test_the_whole_batch_path_of_a_gpu_gives_the_same_as_the_row_path(monkeypatc
 def test_crop_and_cutout_against_plain_loops(rng):
     x = torch.randint(256, (5, 3, 8, 8), generator=rng).float()
     dy, dx = torch.tensor([0, 1, 4, 7, 8]), torch.tensor([8, 0, 4, 3, 1])
-    found = crop(x, dy, dx, 4, FILL)
+    result = crop(x, dy, dx, 4, FILL)
     hole = cutout(x, torch.tensor([0, 3, 7, 4, 2]), torch.tensor([0, 7, 3, 4, 5]), 4, FILL)
     for b in range(5):
         cy, cx = (0, 3, 7, 4, 2)[b], (0, 7, 3, 4, 5)[b]
@@ -109,7 +109,7 @@ def test_crop_and_cutout_against_plain_loops(rng):
                 si, sj = i + int(dy[b]) - 4, j + int(dx[b]) - 4
                 inside = 0 <= si < 8 and 0 <= sj < 8
                 wanted = x[b, :, si, sj] if inside else torch.tensor(FILL).float()
-                assert torch.equal(found[b, :, i, j], wanted)
+                assert torch.equal(result[b, :, i, j], wanted)
                 cut = cy - 2 <= i < cy + 2 and cx - 2 <= j < cx + 2
                 wanted = torch.tensor(FILL).float() if cut else x[b, :, i, j]
                 assert torch.equal(hole[b, :, i, j], wanted)

@@ -214,10 +214,10 @@ def hub(monkeypatch):
         {"text": "x", "img": {"bytes": out.getvalue(), "path": None}, "label": k} for k in (1, 0)
     ]
     features = {"text": "string", "img": FakeImage(), "label": FakeClassLabel()}
-    asked = []
+    requests = []
 
     def load_dataset(path, config, *, split):
-        asked.append((path, config, split))
+        requests.append((path, config, split))
         if path == "org/gone":
             raise FileNotFoundError("no such data set\nand a long story")
         chosen = features if path != "org/words" else {"text": "string"}
@@ -225,7 +225,7 @@ def hub(monkeypatch):
 
     module.Image, module.ClassLabel, module.load_dataset = FakeImage, FakeClassLabel, load_dataset
     monkeypatch.setitem(sys.modules, "datasets", module)
-    return asked
+    return requests
 
 
 def test_a_hub_set_has_pictures_labels_and_classes(hub):

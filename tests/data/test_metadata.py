@@ -23,12 +23,12 @@ def picture(mode: str = "RGB") -> Image.Image:
 
 
 def exif(turned: int = 1) -> Image.Exif:
-    made = Image.Exif()
-    made[0x013B], made[0x8298], made[0x010E] = "Ann Artist", "(c) Ann", SECRET.decode()
-    made[0x0112] = turned
-    made.get_ifd(GPS)[1] = "N"
-    made.get_ifd(GPS)[2] = (52.0, 31.0, 0.0)
-    return made
+    tags = Image.Exif()
+    tags[0x013B], tags[0x8298], tags[0x010E] = "Ann Artist", "(c) Ann", SECRET.decode()
+    tags[0x0112] = turned
+    tags.get_ifd(GPS)[1] = "N"
+    tags.get_ifd(GPS)[2] = (52.0, 31.0, 0.0)
+    return tags
 
 
 def encode(kind: str, mode: str = "RGB", turned: int = 1, **settings: Any) -> bytes:

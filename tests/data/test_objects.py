@@ -23,10 +23,10 @@ def planes(pixels: np.ndarray = PIXELS) -> torch.Tensor:
     return torch.from_numpy(pixels).permute(0, 3, 1, 2).contiguous()
 
 
-def check(found: ImageSet, labels: list[int] | None = None) -> None:
-    assert [found.read(i).tolist() for i in range(len(found))] == PIXELS.tolist()
-    assert found.labels.tolist() == (LABELS if labels is None else labels)
-    assert len(set(found.ids)) == N
+def check(result: ImageSet, labels: list[int] | None = None) -> None:
+    assert [result.read(i).tolist() for i in range(len(result))] == PIXELS.tolist()
+    assert result.labels.tolist() == (LABELS if labels is None else labels)
+    assert len(set(result.ids)) == N
 
 
 class Items(torch_data.Dataset[Any]):
@@ -110,13 +110,13 @@ def test_a_folder_data_set_keeps_names_and_paths_and_equals_the_folder(tmp_path:
             Image.fromarray(PIXELS[i]).save(tmp_path / "pets" / name / f"{i}.png")
     folder = open_set(str(tmp_path / "pets"))
     for transform in (None, transforms.ToTensor(), transforms.PILToTensor()):
-        made = datasets.ImageFolder(str(tmp_path / "pets"), transform=transform)
-        found = as_image_set(made)
-        assert (found.name, found.classes) == (folder.name, folder.classes)
-        assert list(found.ids) == list(folder.ids)
-        assert found.labels.tolist() == folder.labels.tolist()
-        assert all((found.read(i) == folder.read(i)).all() for i in range(len(found)))
-    some = as_image_set(torch_data.Subset(made, [5, 1]))
+        dataset = datasets.ImageFolder(str(tmp_path / "pets"), transform=transform)
+        result = as_image_set(dataset)
+        assert (result.name, result.classes) == (folder.name, folder.classes)
+        assert list(result.ids) == list(folder.ids)
+        assert result.labels.tolist() == folder.labels.tolist()
+        assert all((result.read(i) == folder.read(i)).all() for i in range(len(result)))
+    some = as_image_set(torch_data.Subset(dataset, [5, 1]))
     assert list(some.ids) == [folder.ids[5], folder.ids[1]]
     assert some.classes == tuple(NAMES)
     assert as_image_set(tmp_path / "pets").fingerprint == folder.fingerprint
@@ -127,8 +127,8 @@ def test_a_folder_data_set_keeps_names_and_paths_and_equals_the_folder(tmp_path:
 
 def test_stored_labels_save_reading_the_images() -> None:
     source = Stored()
-    found = as_image_set(torch_data.Subset(source, range(N)))
-    assert found.classes == tuple(NAMES)
+    result = as_image_set(torch_data.Subset(source, range(N)))
+    assert result.classes == tuple(NAMES)
     many = Stored()
     many.images = np.concatenate([PIXELS] * 50)
     many.marks = many.targets = LABELS * 50
@@ -169,8 +169,8 @@ def test_what_can_be_read_once_is_read_into_memory() -> None:
 
 def test_a_loader_of_a_part_reads_that_part() -> None:
     sampler = torch_data.SubsetRandomSampler([7, 2])
-    found = as_image_set(torch_data.DataLoader(Items(), sampler=sampler))
-    assert [one.tolist() for one in map(found.read, (0, 1))] == PIXELS[[2, 7]].tolist()
+    result = as_image_set(torch_data.DataLoader(Items(), sampler=sampler))
+    assert [one.tolist() for one in map(result.read, (0, 1))] == PIXELS[[2, 7]].tolist()
     drawn = torch_data.WeightedRandomSampler([1.0] * N, 5)
     with pytest.raises(InputError, match=r"WeightedRandomSampler.*Give the data set itself"):
         as_image_set(torch_data.DataLoader(Items(), sampler=drawn))
@@ -187,9 +187,9 @@ def test_fingerprints_tell_contents_labels_and_names_apart() -> None:
 
 
 def test_labels_may_be_names() -> None:
-    found = as_image_set((PIXELS, [NAMES[k] for k in LABELS]))
-    assert found.classes == tuple(NAMES)
-    assert found.labels.tolist() == LABELS
+    result = as_image_set((PIXELS, [NAMES[k] for k in LABELS]))
+    assert result.classes == tuple(NAMES)
+    assert result.labels.tolist() == LABELS
     one = as_image_set((Image.fromarray(PIXELS[0]), "bee"), classes=NAMES)
     assert one.labels.tolist() == [1]
 
@@ -224,9 +224,9 @@ class Table:
 
 
 def test_a_hugging_face_dataset_is_read_by_its_features() -> None:
-    found = as_image_set(Table(), name="pets")
-    check(found)
-    assert (found.name, found.classes) == ("pets", tuple(NAMES))
+    result = as_image_set(Table(), name="pets")
+    check(result)
+    assert (result.name, result.classes) == ("pets", tuple(NAMES))
     with pytest.raises(InputError, match=r"keys train, test.*data\['train'\]"):
         as_image_set({"train": Table(), "test": Table()})
 
@@ -285,9 +285,9 @@ def test_an_item_that_fails_is_named() -> None:
 
 
 def test_a_set_can_be_indexed_as_a_torch_data_set() -> None:
-    found = as_image_set((PIXELS, LABELS))
-    pixels, label = found[-1]
+    result = as_image_set((PIXELS, LABELS))
+    pixels, label = result[-1]
     assert (pixels.tolist(), label) == (PIXELS[-1].tolist(), LABELS[-1])
-    assert len(list(found)) == N  # type: ignore[call-overload]
+    assert len(list(result)) == N  # type: ignore[call-overload]
     with pytest.raises(IndexError, match="has no image 12"):
-        found[12]
+        result[12]

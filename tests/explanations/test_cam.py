@@ -39,10 +39,10 @@ def test_both_maps_have_the_closed_form_of_a_pooling_network(rng):
     votes = model.net[4].weight[target].detach()
     expected = torch.einsum("bk,bkhw->bhw", votes, acts).relu() / 64
     for method in ("grad-cam", "hires-cam"):
-        heat = class_cam(model, x, target, method=method)
-        torch.testing.assert_close(heat.maps, expected)
-        assert heat.picture.shape == (3, 16, 16)
-        assert heat.picture.amin() == 0 and heat.picture.amax() == 1
+        saliency = class_cam(model, x, target, method=method)
+        torch.testing.assert_close(saliency.maps, expected)
+        assert saliency.picture.shape == (3, 16, 16)
+        assert saliency.picture.amin() == 0 and saliency.picture.amax() == 1
 
 
 def test_neuron_maps_have_their_closed_form_too(rng):
@@ -63,9 +63,9 @@ def test_activations_are_kept_from_in_place_layers(rng):
     x = torch.rand(1, 3, 16, 16, generator=rng)
     before = net[0](x).detach().clone()
     first = CamLayer("0", "channels first", (8, 8))
-    heat = class_cam(model, x, torch.tensor([1]), layer=first, method="hires-cam")
+    saliency = class_cam(model, x, torch.tensor([1]), layer=first, method="hires-cam")
     gradient = net[4].weight[1].detach().view(1, 6, 1, 1) / 64 * (before > 0)
-    torch.testing.assert_close(heat.maps, (gradient * before).sum(1).relu())
+    torch.testing.assert_close(saliency.maps, (gradient * before).sum(1).relu())
 
 
 def test_no_hook_and_no_flag_is_left_behind_even_after_an_error(rng):
@@ -126,16 +126,16 @@ def test_layer_and_layout_are_found_for_timms_families(name, layout, prefix, rng
     assert (place.layout, place.prefix) == (layout, prefix)
     x = torch.rand(2, 3, *size, generator=rng)
     for method in ("grad-cam", "hires-cam"):
-        heat = class_cam(model, x, torch.tensor([1, 2]), method=method, layer=place)
-        assert heat.maps.shape[1:] == place.grid
-        assert torch.isfinite(heat.picture).all() and heat.picture.shape == (2, *size)
+        saliency = class_cam(model, x, torch.tensor([1, 2]), method=method, layer=place)
+        assert saliency.maps.shape[1:] == place.grid
+        assert torch.isfinite(saliency.picture).all() and saliency.picture.shape == (2, *size)
 
 
 def test_an_overlay_keeps_hot_places_and_stays_in_the_box(rng):
     x = torch.rand(1, 3, 4, 4, generator=rng)
-    heat = torch.zeros(1, 4, 4)
-    heat[0, 1, 2] = 1
-    seen = overlay(x, heat)
+    saliency = torch.zeros(1, 4, 4)
+    saliency[0, 1, 2] = 1
+    seen = overlay(x, saliency)
     torch.testing.assert_close(seen[..., 1, 2], x[..., 1, 2])
     assert seen.min() >= 0 and seen.max() <= 1
     assert (seen[0, 0, 0, 0] - seen[0, 2, 0, 0]).abs() < 1e-6  # cold places are grey
@@ -143,10 +143,10 @@ def test_an_overlay_keeps_hot_places_and_stays_in_the_box(rng):
 
 def test_a_line_runs_around_the_strong_half_of_a_large_overlay():
     x = torch.full((2, 3, 112, 112), 0.5)
-    heat = torch.zeros(2, 112, 112)
-    heat[0, 20:60, 30:70] = 1.0
-    heat[0, 80:90, 80:90] = 0.4
-    seen = overlay(x, heat)
+    saliency = torch.zeros(2, 112, 112)
+    saliency[0, 20:60, 30:70] = 1.0
+    saliency[0, 80:90, 80:90] = 0.4
+    seen = overlay(x, saliency)
     lined = (seen - torch.tensor((1.0, 0.62, 0.1)).view(3, 1, 1)).abs().amax(1) < 1e-6
     expected = torch.zeros(112, 112, dtype=torch.bool)
     expected[20:60, 30:70] = True

@@ -58,19 +58,19 @@ def test_the_projection_obeys_the_inequality_that_defines_it(degrees, rng):
     w, v = torch.randn(2, 40, 9, generator=rng, dtype=torch.float64)
     v[:10] = w[:10] + 0.05 * v[:10]  # inside
     w[10:20] = -v[10:20] + 0.05 * w[10:20]  # opposite
-    found = cone(w, v, degrees)
+    result = cone(w, v, degrees)
 
     def angle(a):
         return torch.rad2deg(torch.acos((torch.cosine_similarity(a, v)).clamp(-1, 1)))
 
-    some = found.norm(dim=1) > 1e-9
-    assert (angle(found)[some] <= degrees + 1e-6).all()
-    torch.testing.assert_close(found[:10], w[:10])
-    assert (found[10:20] == 0).all()
+    some = result.norm(dim=1) > 1e-9
+    assert (angle(result)[some] <= degrees + 1e-6).all()
+    torch.testing.assert_close(result[:10], w[:10])
+    assert (result[10:20] == 0).all()
     for _ in range(50):  # ⟨w − p, q⟩ ≤ 0 for every q of the cone
         q = v / v.norm(dim=1, keepdim=True) + math.tan(math.radians(degrees)) * _across(v, rng)
-        assert (((w - found) * q).sum(1) <= 1e-9).all()
-    assert (((w - found) * found).sum(1).abs() < 1e-9).all()
+        assert (((w - result) * q).sum(1) <= 1e-9).all()
+    assert (((w - result) * result).sum(1).abs() < 1e-9).all()
 
 
 def _across(v, rng):
@@ -84,11 +84,11 @@ def test_a_gradient_takes_the_length_of_the_noise_and_keeps_its_direction(rng):
     g, noise = torch.randn(2, 5, 4, 3, 3, generator=rng, dtype=torch.float64)
     g[1] *= 1e-12
     g[2] = 0
-    found = rescaled(g, noise)
+    result = rescaled(g, noise)
     lengths = noise.flatten(1).norm(dim=1)
     lengths[2] = 0
-    torch.testing.assert_close(found.flatten(1).norm(dim=1), lengths)
-    cosine = torch.cosine_similarity(found.flatten(1), g.flatten(1), eps=1e-30)
+    torch.testing.assert_close(result.flatten(1).norm(dim=1), lengths)
+    cosine = torch.cosine_similarity(result.flatten(1), g.flatten(1), eps=1e-30)
     torch.testing.assert_close(cosine[[0, 1, 3, 4]], torch.ones(4, dtype=torch.float64))
 
 
@@ -98,14 +98,14 @@ def test_the_step_is_that_of_diffusers_ddim_with_all_noise_and_of_its_ddpm(rng):
     ddpm = diffusers.DDPMScheduler.from_config({**STABLE_DIFFUSION, "variance_type": "fixed_small"})
     ddim.set_timesteps(steps)
     ddpm.set_timesteps(steps)
-    z, said, drawn = torch.randn(3, 2, 4, 8, 8, generator=rng)
+    z, predicted, drawn = torch.randn(3, 2, 4, 8, 8, generator=rng)
     for time in (996, 496, 251, 6):
         alpha, after = schedule.alpha(time), schedule.alpha(schedule.before(time, steps))
-        mean, sigma = posterior(z, said, alpha, after)
-        theirs = ddim.step(said, time, z, eta=1.0, variance_noise=drawn).prev_sample
+        mean, sigma = posterior(z, predicted, alpha, after)
+        theirs = ddim.step(predicted, time, z, eta=1.0, variance_noise=drawn).prev_sample
         torch.testing.assert_close(mean + sigma * drawn, theirs, rtol=1e-4, atol=1e-4)
         torch.manual_seed(3)
-        other = ddpm.step(said, time, z).prev_sample
+        other = ddpm.step(predicted, time, z).prev_sample
         torch.manual_seed(3)
         same = torch.randn(z.shape)
         torch.testing.assert_close(mean + sigma * same, other, rtol=1e-4, atol=1e-4)
@@ -158,14 +158,14 @@ def test_without_guidance_gaussian_data_ends_with_the_variance_in_closed_form():
     fake.schedule = base.schedule
     x = math.sqrt(s2) * torch.randn(150, 3, 4, 4, generator=torch.Generator().manual_seed(1))
     term = Term(lambda images: images.flatten(1), torch.zeros(150, dtype=torch.long), 4)
-    still = Settings(steps=100, start=50, towards=0.0, near=0.0, cuts=0)
-    made = dvce(fake, x, term, settings=still, seeds=row_seeds(150, 0))
-    assert made.var().item() == pytest.approx(_variance(schedule, s2, 100, 50), rel=0.06)
+    unguided = Settings(steps=100, start=50, towards=0.0, near=0.0, cuts=0)
+    sampled = dvce(fake, x, term, settings=unguided, seeds=row_seeds(150, 0))
+    assert sampled.var().item() == pytest.approx(_variance(schedule, s2, 100, 50), rel=0.06)
     assert _variance(schedule, s2, 1000, 500) == pytest.approx(s2, rel=0.02)
-    pulled = dvce(fake, x, term, settings=replace(still, towards=0.1), seeds=row_seeds(150, 0))
-    near = dvce(fake, x, term, settings=replace(still, near=0.15), seeds=row_seeds(150, 0))
-    assert (pulled[:, 0, 0, 0] - made[:, 0, 0, 0]).min() > 0  # the score is the first pixel
-    assert (near - x).abs().mean() < 0.97 * (made - x).abs().mean()
+    pulled = dvce(fake, x, term, settings=replace(unguided, towards=0.1), seeds=row_seeds(150, 0))
+    near = dvce(fake, x, term, settings=replace(unguided, near=0.15), seeds=row_seeds(150, 0))
+    assert (pulled[:, 0, 0, 0] - sampled[:, 0, 0, 0]).min() > 0  # the score is the first pixel
+    assert (near - x).abs().mean() < 0.97 * (sampled - x).abs().mean()
 
 
 def _variance(schedule, s2, steps, start):

@@ -31,22 +31,22 @@ def stripes() -> Classifier:
 
 def test_a_picture_shows_what_its_unit_likes():
     model = stripes()
-    made = neuron_pictures(model, [0, 1, 2], steps=80)
-    left, top, red = made.images
+    result = neuron_pictures(model, [0, 1, 2], steps=80)
+    left, top, red = result.images
     assert left[..., : SIDE // 2].mean() > left[..., SIDE // 2 :].mean() + 0.3
     assert top[:, : SIDE // 2].mean() > top[:, SIDE // 2 :].mean() + 0.3
     assert red[0].mean() > red[1:].mean() + 0.2
-    assert (made.activation > made.start).all()
-    assert made.images.min() >= 0 and made.images.max() <= 1
-    values = model.net[1](made.images.flatten(1))[range(3), range(3)]
-    torch.testing.assert_close(values.detach(), made.activation.detach())
+    assert (result.activation > result.start).all()
+    assert result.images.min() >= 0 and result.images.max() <= 1
+    values = model.net[1](result.images.flatten(1))[range(3), range(3)]
+    torch.testing.assert_close(values.detach(), result.activation.detach())
 
 
 def test_a_unit_gets_the_same_picture_in_any_company_and_the_same_seed():
     model = stripes().double()
-    together = neuron_pictures(model, [2, 0], steps=10, seed=3)
+    joint = neuron_pictures(model, [2, 0], steps=10, seed=3)
     alone = neuron_pictures(model, [0], steps=10, seed=3)
-    torch.testing.assert_close(together.images[1], alone.images[0], rtol=0, atol=1e-9)
+    torch.testing.assert_close(joint.images[1], alone.images[0], rtol=0, atol=1e-9)
     other = neuron_pictures(model, [0], steps=10, seed=4)
     assert (other.images - alone.images).abs().max() > 1e-3
 
@@ -62,9 +62,9 @@ def test_a_unit_that_sleeps_at_the_start_is_woken():
     model = stripes()
     model.net[1].bias.data.fill_(-0.05)  # a grey picture is below the threshold
     model.net[1] = nn.Sequential(model.net[1], nn.ReLU())
-    made = neuron_pictures(model, [0], steps=60)
-    assert made.start.item() == 0
-    assert made.activation.item() > 0.1
+    result = neuron_pictures(model, [0], steps=60)
+    assert result.start.item() == 0
+    assert result.activation.item() > 0.1
 
 
 def test_the_fourier_code_equals_numpys_inverse_transform(rng):
@@ -80,10 +80,10 @@ def test_the_fourier_code_equals_numpys_inverse_transform(rng):
 def test_a_feature_attack_climbs_a_linear_unit_to_the_corner_of_the_box(rng):
     model = stripes()
     x = torch.rand(2, 3, SIDE, SIDE, generator=rng)
-    made = feature_attack(model, x, 0)
+    result = feature_attack(model, x, 0)
     best = (model.net[1].weight[0] > 0).float().view(3, SIDE, SIDE)
-    torch.testing.assert_close(made.images, best.expand_as(x), atol=1e-3, rtol=0)
-    assert (made.activation > made.start).all()
+    torch.testing.assert_close(result.images, best.expand_as(x), atol=1e-3, rtol=0)
+    assert (result.activation > result.start).all()
 
 
 def test_units_that_do_not_exist_are_refused():

@@ -30,19 +30,19 @@ def head_and_features(
 @pytest.mark.parametrize("n", [3, 30])  # fewer images than features leave a null space
 def test_contributions_mean_and_bias_add_up_to_the_logit(rng, n):
     last, phi = head_and_features(rng, n)
-    found = neural_pca(last, phi, 2)
+    result = neural_pca(last, phi, 2)
     fresh = torch.randn(9, 7, generator=rng, dtype=torch.float64)
-    total = found.contributions(fresh).sum(1) + found.mean.sum() + found.bias
+    total = result.contributions(fresh).sum(1) + result.mean.sum() + result.bias
     torch.testing.assert_close(total, last(fresh)[:, 2].detach(), rtol=0, atol=1e-12)
 
 
 def test_components_and_variances_are_those_of_a_singular_value_decomposition(rng):
     last, phi = head_and_features(rng)
-    found = neural_pca(last, phi, 1)
+    result = neural_pca(last, phi, 1)
     psi = phi.numpy() * last.weight[1].detach().numpy()
     _, values, rows = np.linalg.svd(psi - psi.mean(0), full_matrices=True)
-    np.testing.assert_allclose(found.variances.numpy(), values**2 / (len(psi) - 1), atol=1e-12)
-    overlap = np.abs(rows @ found.vectors.numpy())
+    np.testing.assert_allclose(result.variances.numpy(), values**2 / (len(psi) - 1), atol=1e-12)
+    overlap = np.abs(rows @ result.vectors.numpy())
     np.testing.assert_allclose(overlap, np.eye(7), atol=1e-8)
 
 
@@ -50,26 +50,26 @@ def test_the_sign_of_a_component_changes_no_contribution(rng):
     from dataclasses import replace
 
     last, phi = head_and_features(rng)
-    found = neural_pca(last, phi, 0)
+    result = neural_pca(last, phi, 0)
     signs = torch.tensor([1.0, -1, -1, 1, -1, 1, -1], dtype=torch.float64)
-    turned = replace(found, vectors=found.vectors * signs)
+    turned = replace(result, vectors=result.vectors * signs)
     torch.testing.assert_close(
-        found.contributions(phi), turned.contributions(phi), rtol=0, atol=1e-13
+        result.contributions(phi), turned.contributions(phi), rtol=0, atol=1e-13
     )
-    torch.testing.assert_close(found.direction(4, "a").weight, turned.direction(4, "a").weight)
+    torch.testing.assert_close(result.direction(4, "a").weight, turned.direction(4, "a").weight)
 
 
 def test_a_component_is_a_direction_of_the_features(rng):
     last, phi = head_and_features(rng)
-    found = neural_pca(last, phi, 3)
-    alpha = found.contributions(phi)
+    result = neural_pca(last, phi, 3)
+    alpha = result.contributions(phi)
     assert alpha.mean(0).abs().max() < 1e-12  # measured from the class's mean image
     for number in (0, 6):
         torch.testing.assert_close(
-            found.direction(number, "3").values(phi), alpha[:, number], rtol=0, atol=1e-12
+            result.direction(number, "3").values(phi), alpha[:, number], rtol=0, atol=1e-12
         )
     with pytest.raises(InputError, match="components are 0 … 6"):
-        found.direction(7, "3")
+        result.direction(7, "3")
 
 
 def test_too_few_images_and_broken_features_are_refused(rng):

@@ -78,10 +78,10 @@ def test_l2_and_linf_counterfactuals_are_the_closed_form_optimum_up_to_rounding(
     w = model.net.weights.detach()
     for norm, best in (("l2", w / w.norm()), ("linf", w.sign())):
         radius = {"l2": 0.8, "linf": 10 / 255}[norm]
-        found = counterfactuals(model, grey(), [[1]], norm=norm, radii=[radius], steps=60)
-        gap = (found.points - (grey() + radius * best)).abs().max().item()
+        result = counterfactuals(model, grey(), [[1]], norm=norm, radii=[radius], steps=60)
+        gap = (result.points - (grey() + radius * best)).abs().max().item()
         assert gap <= 1.5 / 255, norm
-        assert found.reached.all() and (found.after > found.before).all()
+        assert result.reached.all() and (result.after > result.before).all()
 
 
 def test_confidences_are_those_after_the_temperature_of_the_card():
@@ -89,26 +89,26 @@ def test_confidences_are_those_after_the_temperature_of_the_card():
     x = grey()
     logits = cold(x)
     torch.testing.assert_close(confidences(warm, x), (logits / 2).softmax(1).detach())
-    found = counterfactuals(warm, x, [[1]], radii=[0.5], steps=10)
-    again = (warm(found.points) / 2).softmax(1)[0, 1].detach()
-    torch.testing.assert_close(found.after[0], again)
+    result = counterfactuals(warm, x, [[1]], radii=[0.5], steps=10)
+    again = (warm(result.points) / 2).softmax(1)[0, 1].detach()
+    torch.testing.assert_close(result.after[0], again)
 
 
 @pytest.mark.parametrize("norm", NORMS)
 def test_a_png_read_from_disk_obeys_ball_and_box_exactly(norm, rng, tmp_path):
     model, x = small(0), random_images(3, rng)
-    found = counterfactuals(model, x, [[0, 1]] * 3, norm=norm, steps=4)
+    result = counterfactuals(model, x, [[0, 1]] * 3, norm=norm, steps=4)
     start = (x * 255).round().long()
-    for k in range(len(found)):
-        images.write_png(tmp_path / "z.png", found.points[k])
+    for k in range(len(result)):
+        images.write_png(tmp_path / "z.png", result.points[k])
         seen = images.read(tmp_path / "z.png").astype(np.int64).transpose(2, 0, 1)
-        change = (seen - start[found.image[k]].numpy()).astype(np.float64).ravel() / 255
+        change = (seen - start[result.image[k]].numpy()).astype(np.float64).ravel() / 255
         length = float(np.linalg.norm(change, EXPONENT[norm]))
-        assert length <= found.radius[k].item()
-        assert length == pytest.approx(found.distance[k].item(), abs=1e-12)
+        assert length <= result.radius[k].item()
+        assert length == pytest.approx(result.distance[k].item(), abs=1e-12)
         logits = model(torch.from_numpy(seen)[None].float() / 255)
-        assert logits.softmax(1)[0, found.target[k]].item() == pytest.approx(
-            found.after[k].item(), abs=1e-6
+        assert logits.softmax(1)[0, result.target[k]].item() == pytest.approx(
+            result.after[k].item(), abs=1e-6
         )
 
 
@@ -144,7 +144,7 @@ def test_only_8_bit_images_are_quantised(rng):
 
 def test_a_batch_gives_the_same_pictures_as_one_image_at_a_time(rng):
     model, x = small(1).double(), random_images(3, rng).double()
-    together = counterfactuals(model, x, [[0, 2]] * 3, radii=[0.3, 0.9], steps=25)
+    joint = counterfactuals(model, x, [[0, 2]] * 3, radii=[0.3, 0.9], steps=25)
     alone = [
         counterfactuals(model, x[i : i + 1], [[t]], radii=[r], steps=25, batch=1)
         for i in range(3)
@@ -152,17 +152,17 @@ def test_a_batch_gives_the_same_pictures_as_one_image_at_a_time(rng):
         for r in (0.3, 0.9)
     ]
     for k, one in enumerate(alone):
-        assert torch.equal(one.points[0], together.points[k])
-        assert one.after[0].item() == pytest.approx(together.after[k].item(), abs=1e-9)
+        assert torch.equal(one.points[0], joint.points[k])
+        assert one.after[0].item() == pytest.approx(joint.after[k].item(), abs=1e-9)
 
 
 def test_rows_are_images_times_targets_times_radii_in_that_order(rng):
-    found = counterfactuals(
+    result = counterfactuals(
         small(0), random_images(2, rng), [[0], [1, 2]], radii=[0.1, 0.2], steps=2
     )
-    assert found.image.tolist() == [0, 0, 1, 1, 1, 1]
-    assert found.target.tolist() == [0, 0, 1, 1, 2, 2]
-    assert found.radius.tolist() == [0.1, 0.2] * 3
+    assert result.image.tolist() == [0, 0, 1, 1, 1, 1]
+    assert result.target.tolist() == [0, 0, 1, 1, 2, 2]
+    assert result.radius.tolist() == [0.1, 0.2] * 3
 
 
 def test_the_model_is_left_as_it_was(rng):
@@ -175,8 +175,8 @@ def test_the_model_is_left_as_it_was(rng):
 def test_a_target_that_is_the_answer_makes_the_model_surer(rng):
     model, x = small(0), random_images(1, rng)
     answer = int(model(x).argmax())
-    found = counterfactuals(model, x, [[answer]], radii=[1.0], steps=20)
-    assert found.after.item() > found.before.item()
+    result = counterfactuals(model, x, [[answer]], radii=[1.0], steps=20)
+    assert result.after.item() > result.before.item()
 
 
 def test_default_radii_are_the_papers_and_grow_with_the_size():
@@ -236,7 +236,7 @@ def test_kin_is_found_in_the_last_layer_and_in_wordnet():
     model = Classifier(net, names, preprocess=Preprocess((1, 1)))
     assert by_head(model) == (2, 2, 1) and by_wordnet(model) == (1, 2, 1)
     probs = torch.tensor([[0.7, 0.2, 0.1]])
-    found = targets_of(
+    result = targets_of(
         ["near:head"],
         names,
         probs,
@@ -244,40 +244,40 @@ def test_kin_is_found_in_the_last_layer_and_in_wordnet():
         ids=["x"],
         similar_classes={"near:head": by_head(model)},
     )
-    assert found == [[2]]
+    assert result == [[2]]
     with pytest.raises(InputError, match="outside ImageNet"):
         by_wordnet(Classifier(net, ("x", "y", "z"), preprocess=Preprocess((1, 1))))
 
 
 def test_verdicts_follow_the_rule(rng):
     model, x = small(0), random_images(3, rng)
-    found = counterfactuals(model, x, [[1]] * 3, radii=[1e-3, 3.0], steps=20)
-    itself = opinion(model, model.classes, x, found)
-    words = verdicts(found, [itself])
+    result = counterfactuals(model, x, [[1]] * 3, radii=[1e-3, 3.0], steps=20)
+    itself = opinion(model, model.classes, x, result)
+    words = verdicts(result, [itself])
     assert all(
         word == (EVIDENCE if reached else SHORT)
-        for word, reached in zip(words, found.reached.tolist(), strict=True)
+        for word, reached in zip(words, result.reached.tolist(), strict=True)
     )
-    assert SHORT in words or found.reached.all()
+    assert SHORT in words or result.reached.all()
     stubborn = small(3)
     stubborn.net[3].bias.data += torch.tensor([1000.0, 0, 0, 0])
-    against = verdicts(found, [opinion(stubborn, model.classes, x, found)])
-    assert {w for w, r in zip(against, found.reached.tolist(), strict=True) if r} == {NOISE}
-    rough = verdicts(found, [])
-    assert {w for w, r in zip(rough, found.reached.tolist(), strict=True) if r} == {NOISE}
+    against = verdicts(result, [opinion(stubborn, model.classes, x, result)])
+    assert {w for w, r in zip(against, result.reached.tolist(), strict=True) if r} == {NOISE}
+    rough = verdicts(result, [])
+    assert {w for w, r in zip(rough, result.reached.tolist(), strict=True) if r} == {NOISE}
 
 
 def test_a_judge_without_the_class_is_refused_by_name(rng):
     model, x = small(0), random_images(1, rng)
-    found = counterfactuals(model, x, [[3]], radii=[0.5], steps=2)
+    result = counterfactuals(model, x, [[3]], radii=[0.5], steps=2)
     judge = small(5, classes=2)
     with pytest.raises(InputError, match="small-5 cannot judge: it has no class 'dog'"):
-        opinion(judge, model.classes, x, found)
+        opinion(judge, model.classes, x, result)
 
 
 def test_a_judge_of_another_size_sees_the_whole_frame(rng):
     model, x = small(0), random_images(2, rng)
-    found = counterfactuals(model, x, [[1]] * 2, radii=[0.5], steps=2)
+    result = counterfactuals(model, x, [[1]] * 2, radii=[0.5], steps=2)
     seen = []
 
     class Watch(nn.Module):
@@ -287,7 +287,7 @@ def test_a_judge_of_another_size_sees_the_whole_frame(rng):
 
     opinion(
         Classifier(Watch(), model.classes, preprocess=Preprocess((2 * SIDE, 2 * SIDE), crop=0.5)),
-        model.classes, x, found,
+        model.classes, x, result,
     )  # fmt: skip
     assert seen[0].shape[2:] == (2 * SIDE, 2 * SIDE)
     small_again = torch.nn.functional.avg_pool2d(seen[0], 2)

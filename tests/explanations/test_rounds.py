@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 CAT, BRIDGE = "a photograph of a cat", "a photograph of a steel arch bridge"
 
 
-def made(values: list[float]) -> Ascent:
+def ascent(values: list[float]) -> Ascent:
     """Images whose value stands in every pixel, in levels of 255."""
     levels = torch.tensor(values) / 255
     x = levels.view(-1, 1, 1, 1).expand(-1, 3, 2, 2).clone()
@@ -32,22 +32,22 @@ def made(values: list[float]) -> Ascent:
 
 def test_images_that_are_sure_are_left_alone_and_the_surest_round_is_taken():
     table = {1: {1: 50.0, 2: 90.0, 3: 30.0}, 2: {1: 70.0, 3: 20.0}}
-    asked = []
+    requests = []
 
     def search(rows, here, number):
-        asked.append((number, rows, (here.z[:, 0, 0, 0] * 255).round().tolist()))
-        return made([table[number][row] for row in rows])
+        requests.append((number, rows, (here.z[:, 0, 0, 0] * 255).round().tolist()))
+        return ascent([table[number][row] for row in rows])
 
-    found, taken = go_on(
-        made([85.0, 10.0, 20.0, 40.0]), search, lambda rows, x: x[:, 0, 0, 0] * 255,
+    result, taken = go_on(
+        ascent([85.0, 10.0, 20.0, 40.0]), search, lambda rows, x: x[:, 0, 0, 0] * 255,
         enough=80.0, rounds=2,
     )  # fmt: skip
     # each goes on from where its last round left it, better or not
-    assert asked == [(1, [1, 2, 3], [10, 20, 40]), (2, [1, 3], [50, 30])]
+    assert requests == [(1, [1, 2, 3], [10, 20, 40]), (2, [1, 3], [50, 30])]
     assert taken == (0, 2, 1, 0)
-    for value in (found.images[:, 0, 0, 0], found.scores, found.inputs.cond[:, 0, 0]):
+    for value in (result.images[:, 0, 0, 0], result.scores, result.inputs.cond[:, 0, 0]):
         assert (value * 255).round().tolist() == [85, 70, 90, 40]
-    assert (found.start_images[:, 0, 0, 0] * 255).round().tolist() == [85, 10, 20, 40]
+    assert (result.start_images[:, 0, 0, 0] * 255).round().tolist() == [85, 10, 20, 40]
 
 
 def test_images_are_asked_about_as_eight_bits_hold_them():
@@ -57,7 +57,7 @@ def test_images_are_asked_about_as_eight_bits_hold_them():
         seen.append(x)
         return x.new_zeros(len(x))
 
-    go_on(made([10.3]), lambda *given: made([1.0]), worth, enough=-1.0, rounds=3)
+    go_on(ascent([10.3]), lambda *given: ascent([1.0]), worth, enough=-1.0, rounds=3)
     assert len(seen) == 1 and torch.equal(seen[0] * 255, (seen[0] * 255).round())
 
 
@@ -67,26 +67,26 @@ def test_rounds_make_a_counterfactual_surer_and_none_is_the_papers_search():
     weight = torch.randn(3 * 16 * 16, 5, generator=torch.Generator().manual_seed(0)) / 10
     term = Term(lambda x: (x.flatten(1) @ weight).log_softmax(1), torch.tensor([1, 2]), 16)
     paper = EditSettings(chain=Settings(steps=4, updates=3, cuts=2, last=2), inner=3)
-    looks = []
+    iterates = []
 
     def edit(settings):
         return uvce(
             model, x, [term], source=[CAT] * 2, target=[BRIDGE] * 2,
             words=[("cat", "steel arch bridge")] * 2, settings=settings, seeds=row_seeds(2, 0),
-            callback=lambda k, look: looks.append(len(look.points)),
+            callback=lambda k, iterate: iterates.append(len(iterate.points)),
         )  # fmt: skip
 
-    def said(found):
-        bits = (found.images * 255).round() / 255
+    def confidence(result):
+        bits = (result.images * 255).round() / 255
         return term.table(bits).gather(1, term.column[:, None])[:, 0]
 
     first = edit(paper)
     assert first.rounds == (0, 0)
-    before = said(first)
+    before = confidence(first)
     between = math.exp(before.mean().item())  # one of the two is below
     more = edit(replace(paper, rounds=2, sure=between))
     low, high = int(before.argmin()), int(before.argmax())
     assert more.rounds[high] == 0 and torch.equal(more.images[high], first.images[high])
-    assert more.rounds[low] > 0 and said(more)[low] > before[low]
+    assert more.rounds[low] > 0 and confidence(more)[low] > before[low]
     assert torch.equal(more.trace, first.trace)
-    assert looks[:8] == [2] * 8 and set(looks[8:]) == {1}
+    assert iterates[:8] == [2] * 8 and set(iterates[8:]) == {1}

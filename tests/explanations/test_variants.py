@@ -99,11 +99,11 @@ def test_channel_swaps_flip_exactly_where_the_brightest_channel_moves(reddest):
     x[:, 0] = 0.9
     x[:, 1] = 0.1
     swaps = [v for v in colour_variants() if v.family == "channels"]
-    found = flips(reddest, x, swaps)
+    result = flips(reddest, x, swaps)
     for column, variant in enumerate(swaps):
-        assert found.answers[0, column].item() == variant.name.index("R")
-    assert found.before.tolist() == [0]
-    assert found.flipped.sum().item() == sum(v.name[0] != "R" for v in swaps)
+        assert result.answers[0, column].item() == variant.name.index("R")
+    assert result.before.tolist() == [0]
+    assert result.flipped.sum().item() == sum(v.name[0] != "R" for v in swaps)
     assert torch.equal(swap(x, (2, 1, 0)), x.flip(1))
 
 
@@ -114,8 +114,8 @@ def test_flip_numbers_count_images_and_families(reddest):
     keep = Variant("none", "same", lambda x: x)
     turn = Variant("hue", "hue 120°", lambda x: hue(x, 120))
     some = Variant("hue", "only bright", lambda x: torch.where(x.sum() > 0, x, x))
-    found = Flips.join([flips(reddest, part, [keep, turn, some]) for part in (x[:1], x[1:])])
-    numbers = flip_numbers(found, "bias.colour", "colour")
+    result = Flips.join([flips(reddest, part, [keep, turn, some]) for part in (x[:1], x[1:])])
+    numbers = flip_numbers(result, "bias.colour", "colour")
     assert numbers["bias.colour_flip"].value == 1.0
     assert numbers["bias.colour_none_flip"].value == 0.0
     assert numbers["bias.colour_flip_mean"].value == pytest.approx(1 / 3)

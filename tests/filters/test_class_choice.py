@@ -18,30 +18,30 @@ def rows(*vectors: tuple[float, ...]) -> np.ndarray:
 
 def test_of_two_overlapping_classes_the_larger_stays() -> None:
     near = rows((1, 0, 0), (1, 0.1, 0), (0, 0, 1))
-    made = propose(["hog", "boar", "hen"], np.array([6, 9, 7]), near, least=5, cosine=0.9)
-    assert [(c.keep, c.why, c.other) for c in made] == [
+    result = propose(["hog", "boar", "hen"], np.array([6, 9, 7]), near, least=5, cosine=0.9)
+    assert [(c.keep, c.why, c.other) for c in result] == [
         (False, "overlaps", "boar"),
         (True, "", ""),
         (True, "", ""),
     ]
-    assert made[0].cosine == pytest.approx(1 / np.sqrt(1.01))
+    assert result[0].cosine == pytest.approx(1 / np.sqrt(1.01))
 
 
 def test_a_class_that_was_dropped_drops_no_other() -> None:
     """b overlaps a and c; a is larger than b, so c may stay."""
     chain = rows((1, 0), (np.sqrt(0.5), np.sqrt(0.5)), (0, 1))
-    made = propose(["a", "b", "c"], np.array([9, 8, 7]), chain, least=1, cosine=0.7)
-    assert [c.keep for c in made] == [True, False, True]
+    result = propose(["a", "b", "c"], np.array([9, 8, 7]), chain, least=1, cosine=0.7)
+    assert [c.keep for c in result] == [True, False, True]
 
 
 def test_rare_and_backdrop_classes_go() -> None:
     names = imagenet_names()
     counts = np.full(1000, 10)
     counts[0] = 4
-    made = propose(names, counts, np.eye(1000), least=5)
-    assert made[0].why == "rare"
-    assert made[names.index("crane")].keep  # a crane that lifts is no coarse kind of bird
-    assert {c.name for c in made if c.why == "backdrop"} == {
+    result = propose(names, counts, np.eye(1000), least=5)
+    assert result[0].why == "rare"
+    assert result[names.index("crane")].keep  # a crane that lifts is no coarse kind of bird
+    assert {c.name for c in result if c.why == "backdrop"} == {
         *("alp", "bubble", "cliff", "coral reef", "geyser", "lakeside", "promontory"),
         *("sandbar", "seashore", "valley", "volcano"),
     }
@@ -49,8 +49,8 @@ def test_rare_and_backdrop_classes_go() -> None:
 
 def test_of_a_wordnet_group_the_classes_with_most_images_stay() -> None:
     names = ["Norwich terrier", "pug", "candle", "beagle"]
-    made = propose(names, np.array([5, 9, 6, 7]), np.eye(4), least=1, per_group=2)
-    assert [(c.why, c.other, c.group) for c in made] == [
+    result = propose(names, np.array([5, 9, 6, 7]), np.eye(4), least=1, per_group=2)
+    assert [(c.why, c.other, c.group) for c in result] == [
         ("group", "pug", "dog"),
         ("", "", "dog"),
         ("", "", "source of illumination"),
@@ -97,9 +97,9 @@ def test_the_list_can_be_edited_and_given_back(tmp_path) -> None:
         "# frog   (rare, 1 images)",
     ]
     path.write_text(path.read_text(encoding="utf-8").replace("dog\n", ""), encoding="utf-8")
-    made = adversarial(pool, filters=[model], classes=str(path), out=tmp_path / "b", quiet=True)
-    assert "the 2 classes of classes.txt" in made.manifest["protocol"]
-    kept = {row["stage"]: row["kept"] for row in made.table("funnel")}
-    assert kept["known class"] == 11
+    result = adversarial(pool, filters=[model], classes=str(path), out=tmp_path / "b", quiet=True)
+    assert "the 2 classes of classes.txt" in result.manifest["protocol"]
+    remaining = {row["stage"]: row["kept"] for row in result.table("funnel")}
+    assert remaining["known class"] == 11
     with pytest.raises(InputError, match="--least"):
         choose_classes(pool, model=model, least=0)

@@ -53,8 +53,8 @@ def test_a_model_that_sees_the_whole_picture_gets_crops_of_an_enlarged_one(crop)
 
 def opinions(pixels: np.ndarray, labels, **changes) -> tuple[Opinions, Judge]:
     pool = join_parts([array_set("pool", pixels, labels, NAMES)], np.asarray(labels))
-    asked = Opinions(pool, ("mean", "corner"), ((0, 1, 2), (0, 1, 2)), batch=5, **changes)
-    return asked, Judge(asked, [by_colour(0.875), by_corner()])
+    request = Opinions(pool, ("mean", "corner"), ((0, 1, 2), (0, 1, 2)), batch=5, **changes)
+    return request, Judge(request, [by_colour(0.875), by_corner()])
 
 
 def test_opinions_are_those_of_a_literal_loop() -> None:
@@ -117,8 +117,8 @@ def test_photographs_are_held_at_full_size_one_at_a_time() -> None:
     pool = replace(array_set("large", np.zeros((48, 1, 1, 3), np.uint8), labels, ("a", "b")))
     pool = replace(pool, read=read, labels=labels)
     models = [by_colour(), by_corner()]
-    asked = Opinions(pool, ("x", "y"), ((0, 1, 2), (0, 1, 2)), batch=16)
-    table = Judge(asked, models)(0, 48)
+    request = Opinions(pool, ("x", "y"), ((0, 1, 2), (0, 1, 2)), batch=16)
+    table = Judge(request, models)(0, 48)
     assert (table["0_crops"] == 10).sum() == 32
     assert most <= 3
 
@@ -142,8 +142,8 @@ def test_broken_tiny_and_oblong_images_are_set_aside() -> None:
 
     base = array_set("pool", pictures(4, 4), [0, 1, 2, 0], NAMES)
     pool = replace(base, read=Read())
-    asked = Opinions(pool, ("mean",), ((0, 1, 2),), least_side=8)
-    table = Judge(asked, [by_colour()])(0, 4)
+    request = Opinions(pool, ("mean",), ((0, 1, 2),), least_side=8)
+    table = Judge(request, [by_colour()])(0, 4)
     assert table["why"].tolist() == [
         "no whole picture",
         "shorter side below 8 pixels",
@@ -153,7 +153,7 @@ def test_broken_tiny_and_oblong_images_are_set_aside() -> None:
     assert table["0_answer"][:3].tolist() == [-1, -1, -1] and table["0_answer"][3] >= 0
 
 
-def made_table(rng: np.random.Generator, n: int, filters: int) -> dict[str, np.ndarray]:
+def random_table(rng: np.random.Generator, n: int, filters: int) -> dict[str, np.ndarray]:
     table = {"why": np.where(rng.random(n) < 0.1, "broken", "").astype(object)}
     for f in range(filters):
         table[f"{f}_answer"] = rng.integers(0, 3, n)
@@ -169,9 +169,9 @@ def made_table(rng: np.random.Generator, n: int, filters: int) -> dict[str, np.n
 def test_the_adversarial_funnel_is_a_literal_loop(per) -> None:
     rng = np.random.default_rng(5)
     n, cap, most = 3000, 0.15, 3
-    table, labels = made_table(rng, n, 2), rng.integers(-1, 3, n)
+    table, labels = random_table(rng, n, 2), rng.integers(-1, 3, n)
     limits = natural_adversarial.Limits(cap, per, most, 20)
-    made = run_funnel(n, natural_adversarial.rules(table, labels, 2, limits))
+    result = run_funnel(n, natural_adversarial.rules(table, labels, 2, limits))
     column = "true_max" if per == "crop" else "true_mean"
     left = []
     for i in range(n):
@@ -185,20 +185,20 @@ def test_the_adversarial_funnel_is_a_literal_loop(per) -> None:
         if sure <= cap:
             left.append((sure, i))
     counts: dict = {}
-    kept = []
+    expected_rows = []
     for sure, i in sorted(left):
         pair = (labels[i], table["0_crop_answer"][i])
         counts[pair] = counts.get(pair, 0) + 1
         if counts[pair] <= most:
-            kept.append((sure, i))
-    assert len(left) > len(kept)  # the cap binds
-    assert made.rows.tolist() == [i for _, i in sorted(kept)][:20]
-    assert [s.name for s in made.stages][2:5] == [
+            expected_rows.append((sure, i))
+    assert len(left) > len(expected_rows)  # the cap binds
+    assert result.rows.tolist() == [i for _, i in sorted(expected_rows)][:20]
+    assert [s.name for s in result.stages][2:5] == [
         "wrong in the usual view",
         "wrong in all crops",
         "not nearly right",
     ]
-    assert made.stages[4].after == len(left)
+    assert result.stages[4].after == len(left)
 
 
 def test_confusions_within_a_group_are_not_egregious() -> None:
@@ -214,52 +214,52 @@ def test_confusions_within_a_group_are_not_egregious() -> None:
             f"{f}_true_max": np.zeros(200), f"{f}_crop_answer": answers[f],
         }  # fmt: skip
     limits = natural_adversarial.Limits(confusion=200, groups=groups)
-    kept = run_funnel(200, natural_adversarial.rules(table, labels, 2, limits)).rows
+    expected_rows = run_funnel(200, natural_adversarial.rules(table, labels, 2, limits)).rows
     expected = [
         i
         for i in range(200)
         if not any(groups[labels[i]] and groups[labels[i]] == groups[answers[f, i]] for f in (0, 1))
     ]
-    assert sorted(kept.tolist()) == expected and 0 < len(expected) < 200
+    assert sorted(expected_rows.tolist()) == expected and 0 < len(expected) < 200
     free = natural_adversarial.Limits(confusion=200)
     assert len(run_funnel(200, natural_adversarial.rules(table, labels, 2, free)).rows) == 200
 
 
 def test_stages_chain_and_every_image_has_one_fate() -> None:
     rng = np.random.default_rng(6)
-    table, labels = made_table(rng, 500, 1), rng.integers(0, 3, 500)
+    table, labels = random_table(rng, 500, 1), rng.integers(0, 3, 500)
     limits = natural_adversarial.Limits(confusion=2)
-    made = run_funnel(500, natural_adversarial.rules(table, labels, 1, limits))
-    assert [s.before for s in made.stages] == [500, *(s.after for s in made.stages[:-1])]
-    dropped = [int((made.fate == k).sum()) for k in range(len(made.stages))]
-    assert dropped == [s.before - s.after for s in made.stages]
-    assert (made.fate == -1).sum() == len(made.rows)
+    result = run_funnel(500, natural_adversarial.rules(table, labels, 1, limits))
+    assert [s.before for s in result.stages] == [500, *(s.after for s in result.stages[:-1])]
+    dropped = [int((result.fate == k).sum()) for k in range(len(result.stages))]
+    assert dropped == [s.before - s.after for s in result.stages]
+    assert (result.fate == -1).sum() == len(result.rows)
 
 
 def test_a_confidence_of_exactly_the_cap_stays() -> None:
-    table = made_table(np.random.default_rng(7), 2, 1)
+    table = random_table(np.random.default_rng(7), 2, 1)
     table["why"][:] = ""
     table["0_answer"][:], table["0_right"][:] = 1, 0
     table["0_true_max"] = np.array([0.25, 0.2500001], np.float32)
     limits = natural_adversarial.Limits(0.25)
-    made = run_funnel(2, natural_adversarial.rules(table, np.zeros(2, int), 1, limits))
-    assert made.rows.tolist() == [0]
+    result = run_funnel(2, natural_adversarial.rules(table, np.zeros(2, int), 1, limits))
+    assert result.rows.tolist() == [0]
 
 
 def test_the_ood_funnel_keeps_the_surest_foreigners() -> None:
     rng = np.random.default_rng(8)
-    table, foreign = made_table(rng, 400, 2), rng.random(400) < 0.7
+    table, foreign = random_table(rng, 400, 2), rng.random(400) < 0.7
     limits = out_of_distribution.Limits(0.6, answer=4, shortlist=9)
-    made = run_funnel(400, out_of_distribution.rules(table, foreign, 2, limits))
-    kept, counts = [], {}
+    result = run_funnel(400, out_of_distribution.rules(table, foreign, 2, limits))
+    expected_rows, counts = [], {}
     sure = np.minimum(table["0_confidence"], table["1_confidence"]).astype(float)
     for i in sorted(range(400), key=lambda i: (-sure[i], i)):
         if not table["why"][i] and foreign[i] and sure[i] >= 0.6:
             answer = table["0_answer"][i]
             counts[answer] = counts.get(answer, 0) + 1
             if counts[answer] <= 4:
-                kept.append(i)
-    assert made.rows.tolist() == kept[:9]
+                expected_rows.append(i)
+    assert result.rows.tolist() == expected_rows[:9]
 
 
 def test_of_copies_only_the_first_stays_and_leaks_are_dropped() -> None:
@@ -268,10 +268,10 @@ def test_of_copies_only_the_first_stays_and_leaks_are_dropped() -> None:
     brighter = (base[1].astype(int) + 4).clip(0, 255).astype(np.uint8)
     pool = array_set("pool", np.stack([*base, brighter]), [0] * 7, NAMES)
     known = array_set("train", np.stack([base[4], noisy("red", rng, 32)]), [0, 0], NAMES)
-    found = Copies()
-    made = run_funnel(7, [near_duplicates(pool, found), leaks(pool, known, found)])
-    assert made.rows.tolist() == [0, 1, 2, 3, 5]
-    assert [(r["id"], r["copy_of"]) for r in found.rows] == [
+    record = Copies()
+    result = run_funnel(7, [near_duplicates(pool, record), leaks(pool, known, record)])
+    assert result.rows.tolist() == [0, 1, 2, 3, 5]
+    assert [(r["id"], r["copy_of"]) for r in record.rows] == [
         ("pool/6", "pool/1"),
         ("pool/4", "train/0"),
     ]
@@ -295,10 +295,10 @@ def test_a_mirrored_leak_is_found_by_features_where_hashes_miss_it() -> None:
     sums = (base[:, :, :, :].astype(float) / 255 - 0.5).sum(2).transpose(0, 2, 1).reshape(5, -1)
     np.testing.assert_allclose(embed(judge, pool, [3, 1]), sums[[3, 1]], atol=1e-4)
     assert run_funnel(5, [leaks(pool, known, Copies())]).rows.tolist() == [0, 1, 2, 3, 4]
-    found = Copies()
-    rule = leaks(pool, known, found, classifier=judge, cosine=0.999)
+    record = Copies()
+    rule = leaks(pool, known, record, classifier=judge, cosine=0.999)
     assert run_funnel(5, [rule]).rows.tolist() == [0, 1, 3, 4]
-    assert found.rows[0]["cosine"] == pytest.approx(1, abs=1e-5)
+    assert record.rows[0]["cosine"] == pytest.approx(1, abs=1e-5)
 
 
 def test_features_that_have_collapsed_make_no_leaks_of_look_alikes() -> None:
@@ -345,16 +345,16 @@ def test_thresholds_that_make_no_sense_are_refused(limits) -> None:
 
 def test_suspects_are_contradicted_by_all_models_alike() -> None:
     rng = np.random.default_rng(11)
-    table, labels = made_table(rng, 600, 2), rng.integers(-1, 3, 600)
+    table, labels = random_table(rng, 600, 2), rng.integers(-1, 3, 600)
     for m in (0, 1):
         table[f"{m}_true"] = rng.random(600).astype(np.float32)
-    found = suspects(table, labels, 2)
+    record = suspects(table, labels, 2)
     due = []
     for i in range(600):
-        said = {int(table[f"{m}_answer"][i]) for m in (0, 1)}
-        if table["why"][i] or labels[i] < 0 or len(said) > 1 or labels[i] in said:
+        answered = {int(table[f"{m}_answer"][i]) for m in (0, 1)}
+        if table["why"][i] or labels[i] < 0 or len(answered) > 1 or labels[i] in answered:
             continue
         gaps = [float(table[f"{m}_confidence"][i]) - float(table[f"{m}_true"][i]) for m in (0, 1)]
         due.append((-(gaps[0] / 2 + gaps[1] / 2), i))
-    assert found.rows.tolist() == [i for _, i in sorted(due)]
-    np.testing.assert_allclose(found.score, [-s for s, _ in sorted(due)], atol=1e-9)
+    assert record.rows.tolist() == [i for _, i in sorted(due)]
+    np.testing.assert_allclose(record.score, [-s for s, _ in sorted(due)], atol=1e-9)

@@ -42,15 +42,15 @@ def test_rms_equals_the_literal_loops(case, last):
 def test_nll_and_brier_equal_scikit_learn(case):
     logits, labels = CASES[case]
     probs = logits.softmax(1)
-    said = judge(logits, labels)
+    judged = judge(logits, labels)
     classes = list(range(logits.shape[1]))
     if case != "confidence exactly 1":  # scikit-learn clips probabilities of 0
         expected = log_loss(labels, probs, labels=classes)
         assert nll(probs, labels) == pytest.approx(expected, abs=1e-9)
-        assert said.nll.mean().item() == pytest.approx(expected, abs=1e-9)
+        assert judged.nll.mean().item() == pytest.approx(expected, abs=1e-9)
     expected = brier_score_loss(labels.numpy(), probs.numpy(), labels=classes, scale_by_half=False)
     assert brier(probs, labels) == pytest.approx(expected, abs=1e-9)
-    assert said.brier.mean().item() == pytest.approx(expected, abs=1e-9)
+    assert judged.brier.mean().item() == pytest.approx(expected, abs=1e-9)
 
 
 def test_confidence_one_shares_the_last_bin():
@@ -62,8 +62,8 @@ def test_confidence_one_shares_the_last_bin():
 
 def test_a_confidence_on_a_border_belongs_to_the_bin_below():
     confidence = torch.tensor([0.5, 0.75, 1.0], dtype=torch.float64)
-    found = width_bins(confidence, torch.ones(3), bins=2, start=0.5)
-    assert found.n.tolist() == [2, 1]
+    result = width_bins(confidence, torch.ones(3), bins=2, start=0.5)
+    assert result.n.tolist() == [2, 1]
 
 
 def test_sure_and_right_is_perfect_calibration():
@@ -120,8 +120,8 @@ def test_joint_ece_is_the_mean_over_drawn_labels_when_bins_are_full(rng):
 
 def test_reliability_rows_rebuild_the_ece():
     logits, labels = CASES["random"]
-    said = judge(logits, labels)
-    rows = reliability(said.confidence, said.right, classes=7, when="before")
+    judged = judge(logits, labels)
+    rows = reliability(judged.confidence, judged.right, classes=7, when="before")
     total = sum(r["n"] / 257 * abs(r["accuracy"] - r["confidence"]) for r in rows)
     assert total == pytest.approx(ece(logits.softmax(1), labels), abs=1e-12)
     assert sum(r["n"] for r in rows) == 257
@@ -143,12 +143,12 @@ def test_scores_of_saturated_float32_logits_stay_apart():
 @pytest.mark.parametrize("case", CASES)
 def test_scores_order_images_as_confidences_do(case):
     logits, _ = CASES[case]
-    said = answers(logits, temperature=1.7)
-    order = said.score.argsort()
-    ordered = said.confidence[order].tolist()
+    judged = answers(logits, temperature=1.7)
+    order = judged.score.argsort()
+    ordered = judged.confidence[order].tolist()
     assert all(a <= b + 1e-15 for a, b in pairwise(ordered))
     expected = torch.tensor([max(literal.softmax(row, 1.7)) for row in logits.tolist()])
-    torch.testing.assert_close(said.confidence, expected.double(), rtol=0, atol=1e-7)
+    torch.testing.assert_close(judged.confidence, expected.double(), rtol=0, atol=1e-7)
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
@@ -159,7 +159,7 @@ def test_unusable_logits_are_counted_and_refused(bad):
         answers(logits)
 
 
-@pytest.mark.parametrize("heat", [0.0, -1.0, math.inf, math.nan])
-def test_a_temperature_must_be_a_positive_number(heat):
+@pytest.mark.parametrize("temperature", [0.0, -1.0, math.inf, math.nan])
+def test_a_temperature_must_be_a_positive_number(temperature):
     with pytest.raises(InputError, match="temperature"):
-        answers(torch.zeros(2, 2), temperature=heat)
+        answers(torch.zeros(2, 2), temperature=temperature)

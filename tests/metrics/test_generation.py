@@ -35,12 +35,12 @@ def test_kid_of_one_distribution_has_an_interval_around_zero(rng):
 
 
 def test_recall_counts_what_is_in_reach():
-    made = torch.tensor([[0.0], [1.0], [2.0], [3.0]])
+    generated = torch.tensor([[0.0], [1.0], [2.0], [3.0]])
     real = torch.tensor([[0.5], [3.5], [100.0]])
-    assert recall(made, real, k=1) == pytest.approx(2 / 3)
-    assert recall(made, made, k=1) == 1
+    assert recall(generated, real, k=1) == pytest.approx(2 / 3)
+    assert recall(generated, generated, k=1) == 1
     with pytest.raises(InputError, match="more than 4"):
-        recall(made, real, k=4)
+        recall(generated, real, k=4)
 
 
 def test_the_nearest_image_is_found_across_parts(rng):
@@ -92,20 +92,20 @@ def test_noised_latents_have_unit_variance(rng):
     ],
 )  # fmt: skip
 def test_colours_have_their_names(rgb, name):
-    found = captions.name_colours(torch.tensor([rgb]) / 255)
-    assert captions.COLOURS[int(found)] == name
+    result = captions.name_colours(torch.tensor([rgb]) / 255)
+    assert captions.COLOURS[int(result)] == name
 
 
 def test_captions_say_what_was_measured():
     x = torch.full((1, 3, 32, 32), 255, dtype=torch.uint8)
     x[:, 0, 8:24, 8:24], x[:, 1:, 8:24, 8:24] = 200, 20
-    found = captions.measure(x)
-    texts = captions.captions(["n04285008 sports car"], found, variants=40)[0]
+    result = captions.measure(x)
+    texts = captions.captions(["n04285008 sports car"], result, variants=40)[0]
     assert texts[0] == "a photograph of a sports car"
     assert any("red sports car" in text for text in texts)
     assert any("on a plain white background" in text for text in texts)
     assert all("sports car" in text and "n0" not in text for text in texts)
-    assert captions.captions(["n04285008 sports car"], found, variants=40)[0] == texts
+    assert captions.captions(["n04285008 sports car"], result, variants=40)[0] == texts
 
 
 def test_articles_follow_the_sound_of_the_first_letter():
@@ -125,8 +125,8 @@ def test_decibels_are_told_over_all_pixels_and_image_by_image():
         def decode(self, z):
             return z + torch.tensor([0.1, 0.01]).view(2, 1, 1, 1)
 
-    found = quality.exactness(Off(), torch.full((2, 3, 4, 4), 51, dtype=torch.uint8))
-    assert found["generator.psnr"].value == pytest.approx(-10 * math.log10((0.01 + 0.0001) / 2))
-    assert found["generator.psnr_image"].value == pytest.approx((20 + 40) / 2, abs=1e-4)
-    low, high = found["generator.psnr_image"].low, found["generator.psnr_image"].high
+    result = quality.exactness(Off(), torch.full((2, 3, 4, 4), 51, dtype=torch.uint8))
+    assert result["generator.psnr"].value == pytest.approx(-10 * math.log10((0.01 + 0.0001) / 2))
+    assert result["generator.psnr_image"].value == pytest.approx((20 + 40) / 2, abs=1e-4)
+    low, high = result["generator.psnr_image"].low, result["generator.psnr_image"].high
     assert 20 - 1e-4 <= low < 29 and 31 < high <= 40 + 1e-4

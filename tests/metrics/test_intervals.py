@@ -129,29 +129,29 @@ def test_resampled_statistics_equal_the_metrics_on_repeated_images(monkeypatch):
     score, right = _sample(60)
     score = score.round(decimals=2)  # with ties
     outside = _sample(45, seed=1)[0].round(decimals=2) - 0.1
-    asked = {}
+    calls = {}
 
     def spy(statistic, sizes, *, count=1000, seed=0):
         counts = [np.random.default_rng(7).multinomial(n, np.full(n, 1 / n), 6) for n in sizes]
-        asked["found"], asked["counts"] = statistic(*counts), counts
+        calls["values"], calls["counts"] = statistic(*counts), counts
         return replicates(statistic, sizes, count=50, seed=seed)
 
     monkeypatch.setattr("counterlens.metrics.intervals.bootstrap.replicates", spy)
     aurra_interval(score.numpy(), right.numpy(), aurra(score, right))
     order = np.argsort(-score.numpy(), kind="stable")
-    for found, counts in zip(asked["found"], asked["counts"][0], strict=True):
+    for result, counts in zip(calls["values"], calls["counts"][0], strict=True):
         drawn = torch.from_numpy(np.repeat(order, counts))
-        assert found == pytest.approx(aurra(score[drawn], right[drawn]), abs=1e-12)
+        assert result == pytest.approx(aurra(score[drawn], right[drawn]), abs=1e-12)
     for interval, metric, known in (
         (aupr_interval, lambda a, b: aupr(a, b, ratio=45 / 60), np.sort(score)),
         (fpr95_interval, fpr95, np.sort(score)[::-1].copy()),
     ):
         interval(score.numpy(), outside.numpy(), metric(score, outside))
         unknown = np.sort(outside)
-        for found, a, b in zip(asked["found"], *asked["counts"], strict=True):
+        for result, a, b in zip(calls["values"], *calls["counts"], strict=True):
             one = torch.from_numpy(np.repeat(known, a))
             two = torch.from_numpy(np.repeat(unknown, b))
-            assert found == pytest.approx(metric(one, two), abs=1e-12)
+            assert result == pytest.approx(metric(one, two), abs=1e-12)
 
 
 def test_the_influence_of_an_image_is_the_slope_of_the_metric(monkeypatch):

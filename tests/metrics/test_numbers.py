@@ -62,10 +62,10 @@ def test_every_number_has_an_interval_an_n_and_a_protocol(case):
 def test_values_are_those_of_the_pure_functions():
     logits, labels = CASES["random"]
     probs, hot = logits.softmax(1), (logits / 2.5).softmax(1)
-    said = judge(logits, labels)
+    judged = judge(logits, labels)
     numbers = classification_numbers(logits, labels, temperature=2.5)
     expected = {
-        "accuracy.top1": said.right.double().mean().item(),
+        "accuracy.top1": judged.right.double().mean().item(),
         "calibration.ece": ece(probs, labels),
         "calibration.ece_common": ece(probs, labels, span="common"),
         "calibration.ece_scaled": ece(hot, labels),
@@ -74,7 +74,7 @@ def test_values_are_those_of_the_pure_functions():
         "calibration.nll": nll(probs, labels),
         "calibration.nll_scaled": nll(hot, labels),
         "calibration.brier": brier(probs, labels),
-        "selective.aurra": aurra(said.score, said.right),
+        "selective.aurra": aurra(judged.score, judged.right),
     }
     assert {k: numbers[k].value for k in expected} == pytest.approx(expected, abs=1e-9)
     assert all(numbers[key].n == 257 for key in expected)

@@ -61,9 +61,9 @@ def test_auroc_and_fpr95_equal_the_literal_loops(kind):
 def test_fpr95_keeps_at_least_95_percent_and_no_more_than_needed(n):
     inside = torch.arange(n, dtype=torch.float64)
     outside = inside.clone()  # the share accepted is the share of the known that is kept
-    kept = fpr95(inside, outside)
-    assert kept >= 0.95 - 1e-12
-    assert kept - 1 / n < 0.95
+    accepted = fpr95(inside, outside)
+    assert accepted >= 0.95 - 1e-12
+    assert accepted - 1 / n < 0.95
 
 
 def test_aupr_at_another_ratio_equals_repeating_the_unknown_images():
@@ -106,8 +106,8 @@ def test_aurra_equals_the_literal_loops(rng):
 def test_aurra_of_ties_is_the_mean_over_all_orders(score, right):
     hits = [bool(r) for r in right]
     expected = literal.aurra_expected([float(s) for s in score], hits)
-    found = aurra(torch.tensor(score, dtype=torch.float64), torch.tensor(hits))
-    assert found == pytest.approx(expected, abs=1e-12)
+    result = aurra(torch.tensor(score, dtype=torch.float64), torch.tensor(hits))
+    assert result == pytest.approx(expected, abs=1e-12)
 
 
 @pytest.mark.parametrize(("n", "c"), [(1, 1), (1, 0), (10, 10), (10, 3), (100, 99)])

@@ -17,17 +17,17 @@ from counterlens.metrics.saliency import (
 
 
 def random_pairs(rng: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
-    heat = torch.rand(20, 9, 7, generator=rng)
+    saliency = torch.rand(20, 9, 7, generator=rng)
     mask = torch.rand(20, 9, 7, generator=rng) > 0.7
-    return heat, mask
+    return saliency, mask
 
 
 def test_both_ious_equal_scikit_learns_jaccard_scores(rng):
-    heat, mask = random_pairs(rng)
-    plain, mean = iou(heat, mask), mean_iou(heat, mask)
-    for row in range(len(heat)):
-        low, high = heat[row].min(), heat[row].max()
-        hot = ((heat[row] - low) / (high - low) > 0.5).flatten().numpy()
+    saliency, mask = random_pairs(rng)
+    plain, mean = iou(saliency, mask), mean_iou(saliency, mask)
+    for row in range(len(saliency)):
+        low, high = saliency[row].min(), saliency[row].max()
+        hot = ((saliency[row] - low) / (high - low) > 0.5).flatten().numpy()
         truth = mask[row].flatten().numpy()
         assert plain[row].item() == pytest.approx(jaccard_score(truth, hot), abs=1e-6)
         macro = jaccard_score(truth, hot, average="macro")
@@ -36,52 +36,52 @@ def test_both_ious_equal_scikit_learns_jaccard_scores(rng):
 
 def test_trivial_maps_score_what_scikit_learn_counts(rng):
     mask = torch.rand(12, 16, 20, generator=rng) > 0.8
-    found = trivial_scores(mask)
-    assert set(found) == {"corner", "centre", "uniform"}
-    for name, heat in trivial_maps(16, 20).items():
+    result = trivial_scores(mask)
+    assert set(result) == {"corner", "centre", "uniform"}
+    for name, saliency in trivial_maps(16, 20).items():
         hot = torch.zeros(16, 20, dtype=torch.bool)
         for y, x in ((y, x) for y in range(16) for x in range(20)):
             far = ((y - 7.5) ** 2 + (x - 9.5) ** 2) ** 0.5  # from the centre
             hot[y, x] = {"corner": y == x == 0, "centre": far < 16 / 5, "uniform": False}[name]
-        assert torch.equal(unit(heat)[0] > 0.5, hot)
+        assert torch.equal(unit(saliency)[0] > 0.5, hot)
         for row, truth in enumerate(mask):
             pair = truth.flatten().numpy(), hot.flatten().numpy()
-            both, alone = (scores[row].item() for scores in found[name])
+            both, alone = (scores[row].item() for scores in result[name])
             assert alone == pytest.approx(jaccard_score(*pair), abs=1e-6)
             assert both == pytest.approx(jaccard_score(*pair, average="macro"), abs=1e-6)
 
 
 def test_a_large_background_lifts_the_mean_iou_far_above_the_plain_one():
-    heat = torch.zeros(1, 10, 10)
-    heat[0, 0, :2] = 1
+    saliency = torch.zeros(1, 10, 10)
+    saliency[0, 0, :2] = 1
     mask = torch.zeros(1, 10, 10, dtype=torch.bool)
     mask[0, 0, 1:3] = True
-    assert iou(heat, mask).item() == pytest.approx(1 / 3)
-    assert mean_iou(heat, mask).item() == pytest.approx((1 / 3 + 97 / 99) / 2)
+    assert iou(saliency, mask).item() == pytest.approx(1 / 3)
+    assert mean_iou(saliency, mask).item() == pytest.approx((1 / 3 + 97 / 99) / 2)
 
 
 def test_no_scale_or_offset_of_the_map_changes_an_iou(rng):
-    heat, mask = random_pairs(rng)
-    torch.testing.assert_close(iou(heat, mask), iou(7 * heat - 3, mask))
+    saliency, mask = random_pairs(rng)
+    torch.testing.assert_close(iou(saliency, mask), iou(7 * saliency - 3, mask))
 
 
 def test_a_constant_map_marks_nothing():
-    heat = torch.full((1, 2, 2), 0.7)
+    saliency = torch.full((1, 2, 2), 0.7)
     mask = torch.tensor([[[True, False], [False, False]]])
-    assert unit(heat).eq(0).all()
-    assert iou(heat, mask).item() == 0
-    assert iou(heat, torch.zeros_like(mask)).item() == 1
-    assert mean_iou(heat, torch.zeros_like(mask)).item() == 1
+    assert unit(saliency).eq(0).all()
+    assert iou(saliency, mask).item() == 0
+    assert iou(saliency, torch.zeros_like(mask)).item() == 1
+    assert mean_iou(saliency, torch.zeros_like(mask)).item() == 1
 
 
 def test_mass_inside_and_outside_sum_to_one(rng):
-    heat, mask = random_pairs(rng)
-    both = mass_outside(heat, mask) + mass_outside(heat, ~mask)
+    saliency, mask = random_pairs(rng)
+    both = mass_outside(saliency, mask) + mass_outside(saliency, ~mask)
     torch.testing.assert_close(both, torch.ones(20))
 
 
 @pytest.mark.parametrize(
-    ("heat", "mask", "words"),
+    ("saliency", "mask", "words"),
     [
         (torch.rand(1, 3, 3), torch.ones(1, 2, 2, dtype=torch.bool), "shape"),
         (torch.rand(1, 3, 3), torch.ones(1, 3, 3), "expected bool"),
@@ -89,23 +89,23 @@ def test_mass_inside_and_outside_sum_to_one(rng):
         (-torch.ones(1, 3, 3), torch.ones(1, 3, 3, dtype=torch.bool), "negative"),
     ],
 )
-def test_what_is_no_map_or_no_mask_is_refused(heat, mask, words):
+def test_what_is_no_map_or_no_mask_is_refused(saliency, mask, words):
     with pytest.raises(InputError, match=words):
-        mass_outside(heat, mask)
+        mass_outside(saliency, mask)
 
 
 def test_shares_of_coarse_maps_equal_those_of_the_enlarged_ones(rng):
     maps = torch.rand(3, 4, 5, 3, generator=rng, dtype=torch.float64)
     maps[1, 2] = 0
     mask = torch.rand(3, 32, 24, generator=rng) > 0.6
-    found = shares_outside(maps, mask)
+    result = shares_outside(maps, mask)
     for k in range(4):
         large = torch.nn.functional.interpolate(
             maps[:, k : k + 1], (32, 24), mode="bilinear", align_corners=False
         )[:, 0]
         torch.testing.assert_close(
-            found[:, k], mass_outside(large, mask), rtol=0, atol=1e-12, equal_nan=True
+            result[:, k], mass_outside(large, mask), rtol=0, atol=1e-12, equal_nan=True
         )
-    assert found[1, 2].isnan()
+    assert result[1, 2].isnan()
     with pytest.raises(InputError, match="negative"):
         shares_outside(-maps, mask)

@@ -28,8 +28,8 @@ class Places(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.look = nn.Conv2d(3, 3, CELL, CELL, bias=False)
-        self.look.weight.data.fill_(1 / (3 * CELL * CELL))
+        self.pool = nn.Conv2d(3, 3, CELL, CELL, bias=False)
+        self.pool.weight.data.fill_(1 / (3 * CELL * CELL))
         gates = torch.zeros(3, 4, 4)
         gates[0, 1:3, 1:3] = 1
         gates[1, 0, 0] = 1
@@ -40,7 +40,7 @@ class Places(nn.Module):
         self.linear.bias.data = torch.tensor([0.0, 0.25])
 
     def forward(self, x):
-        return self.linear(self.gate(self.look(x)).mean((2, 3)))
+        return self.linear(self.gate(self.pool(x)).mean((2, 3)))
 
 
 class Gate(nn.Module):
@@ -54,8 +54,10 @@ class Gate(nn.Module):
 
 @pytest.fixture
 def places() -> Classifier:
-    made = Classifier(Places(), ("cat", "dog"), preprocess=Preprocess((SIDE, SIDE)), name="places")
-    return made.eval().requires_grad_(False)
+    classifier = Classifier(
+        Places(), ("cat", "dog"), preprocess=Preprocess((SIDE, SIDE)), name="places"
+    )
+    return classifier.eval().requires_grad_(False)
 
 
 def pictures(n: int = 24) -> tuple[list[np.ndarray], list[int], list[np.ndarray]]:
@@ -135,9 +137,9 @@ def test_masks_are_found_in_folders_and_arrays(tmp_path):
     folder = tmp_path / "masks"
     folder.mkdir()
     write_png(folder / "2.png", masks[2])
-    found = open_set(str(tmp_path / "set"))
-    read = open_masks(str(folder), str(tmp_path / "set"), found)
-    got = {str(found.ids[i]): read(i) for i in range(4)}
+    result = open_set(str(tmp_path / "set"))
+    read = open_masks(str(folder), str(tmp_path / "set"), result)
+    got = {str(result.ids[i]): read(i) for i in range(4)}
     assert sum(mask is not None for mask in got.values()) == 1
     (mask,) = [mask for name, mask in got.items() if name.endswith("2.png")]
     np.testing.assert_array_equal(mask, masks[2] > 0)
@@ -146,7 +148,7 @@ def test_masks_are_found_in_folders_and_arrays(tmp_path):
     own = own_masks(f"pack:{path}", open_set(f"pack:{path}"))
     assert own is not None and own[0] == "masks"
     np.testing.assert_array_equal(own[1](3), masks[3] > 0)
-    assert own_masks(str(tmp_path / "set"), found) is None
+    assert own_masks(str(tmp_path / "set"), result) is None
 
 
 def test_masks_follow_a_part_of_a_set(pack):

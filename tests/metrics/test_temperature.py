@@ -22,11 +22,11 @@ def _world(n: int, factor: float, seed: int = 0) -> tuple[torch.Tensor, torch.Te
 
 
 def test_the_grid_is_the_papers():
-    found = grid()
-    assert len(found) == 500
-    assert found[0].item() == pytest.approx(0.05)
-    assert found[-1].item() == pytest.approx(2.71)
-    ratios = found[1:] / found[:-1]
+    result = grid()
+    assert len(result) == 500
+    assert result[0].item() == pytest.approx(0.05)
+    assert result[-1].item() == pytest.approx(2.71)
+    ratios = result[1:] / result[:-1]
     torch.testing.assert_close(ratios, torch.full_like(ratios, (2.71 / 0.05) ** (1 / 499)))
 
 

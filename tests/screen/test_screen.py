@@ -59,9 +59,9 @@ COPIES = {
 def test_copies_are_near_and_other_pictures_are_not(pictures, kind, hashed):
     own = [hashed(p) for p in pictures]
     pairs = near(own, [hashed(COPIES[kind](p)) for p in pictures], MOST_BITS)
-    found = {i for i, j, _ in pairs if i == j}
+    result = {i for i, j, _ in pairs if i == j}
     others = [(i, j) for i, j, _ in pairs if i != j]
-    assert len(found) >= 0.9 * len(pictures)
+    assert len(result) >= 0.9 * len(pictures)
     assert len(others) <= 1e-4 * len(pictures) ** 2
 
 
