@@ -139,7 +139,8 @@ def test_response_curves_carry_wilson_intervals(compared: Run) -> None:
 
 def test_a_filter_of_the_set_stands_apart(tmp_path: Path) -> None:
     folders = []
-    for name, mined in (("filter", True), ("held-out", False), ("third", False)):
+    names = ("held-out", "third", "fourth")
+    for name, mined in (("filter", True), *((name, False) for name in names)):
         run = audit_run(tmp_path / name, model=name, seed=len(name), finish=False)
         size = 1_000_000 + 10 * len(name)
         facts = {"family": "resnet", "attention": "none", "training": name, "filter": mined}
@@ -159,3 +160,19 @@ def test_audits_that_noted_nothing_are_compared_as_before(tmp_path: Path) -> Non
     run = compare(folders, out=tmp_path / "compare")
     assert run.table("families") == []
     assert "Accuracy when they may decline" in html(run)
+
+
+@pytest.mark.parametrize(("models", "plotted"), [("ab", False), ("abc", False), ("abcd", True)])
+def test_nothing_is_plotted_against_size_below_four_models(
+    tmp_path: Path, models: str, plotted: bool
+) -> None:
+    folders = []
+    for i, name in enumerate(models):
+        run = audit_run(tmp_path / name, model=name, seed=i, finish=False)
+        facts = {"family": "resnet", "attention": "none", "training": "plain", "filter": False}
+        run.note(about={"parameters": 1_000_000 * (i + 1), **facts})
+        run.finish()
+        folders.append(run.folder)
+    page = html(compare(folders, out=tmp_path / "compare"))
+    assert ("against size" in page) is plotted
+    assert "Models by kind" in page

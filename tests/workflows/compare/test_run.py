@@ -9,11 +9,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy.special import logsumexp, softmax
 from scipy.stats import norm
 from sklearn.metrics import log_loss
 
 from counterlens.errors import InputError, RunExists
+from counterlens.metrics.intervals.closed_form import newcombe, wilson
 from counterlens.runs import Kept, Number, Run, kept_logits
 from counterlens.workflows.compare.pairs import (
     difference_of_aurocs,
@@ -110,6 +113,29 @@ def test_a_gap_beyond_the_limit_fails_only_when_the_intervals_are_apart() -> Non
     assert statuses(wide, key) == {"a": "best", "b": "worse"}
 
 
+@pytest.mark.parametrize("n", [4, 8, 48])
+def test_none_of_four_against_three_of_four_is_clear_although_the_intervals_overlap(n: int) -> None:
+    """The oracle is Newcombe's interval of the difference of two proportions."""
+    key, hits = "robust.l2-0.5.accuracy", (0, 3 * n // 4)
+    assert newcombe(hits, (n, n))[1] < 0  # the first is clearly below the second
+    shares = [Number(h / n, n, *wilson(h, n), "p") for h in hits]
+    numbers = {"plain": {key: shares[0]}, "robust": {key: shares[1]}}
+    assert statuses(numbers, key) == {"plain": "fail", "robust": "best"}
+
+
+@given(st.integers(1, 60), st.integers(1, 60), st.data())
+def test_a_failure_is_what_newcombes_interval_calls_one(
+    m: int, n: int, data: st.DataObject
+) -> None:
+    hits = data.draw(st.integers(0, m)), data.draw(st.integers(0, n))
+    key = "robust.l2-0.5.accuracy"
+    shares = [Number(h / k, k, *wilson(h, k), "p") for h, k in zip(hits, (m, n), strict=True)]
+    found = statuses({"a": {key: shares[0]}, "b": {key: shares[1]}}, key)
+    low, high = newcombe(hits, (m, n))
+    beyond = abs(hits[0] / m - hits[1] / n) > 0.10 + 1e-9
+    assert ("fail" in found.values()) == (beyond and not low <= 0 <= high)
+
+
 def test_lower_is_better_for_confidence_on_foreign_images() -> None:
     numbers = {m: {"ood.svhn.mmc": number(v)} for m, v in (("a", 0.2), ("b", 0.3), ("c", 0.9))}
     assert statuses(numbers, "ood.mean of 1 set.mmc") == {"a": "best", "b": "ok", "c": "fail"}
@@ -144,11 +170,12 @@ def test_two_audits_are_compared_and_failures_are_data(tmp_path: Path) -> None:
     ratio = audit_run(tmp_path / "ratio", model="zoo:ratio", seed=1, robust=0.6, worst=0.8)
     run = compare([plain.folder, str(ratio.folder)], out=tmp_path / "c")
     failures = {(row["model"], row["key"]) for row in run.table("failures")}
-    assert failures == {
+    assert failures == {  # accuracy: 479 and 506 of 600, Newcombe's interval ends at −0.16 points
+        ("zoo:cifar10-plain-small", "accuracy.top1"),
         ("zoo:cifar10-plain-small", "robust.l2-0.5.accuracy"),
         ("zoo:cifar10-plain-small", "ood.mean of 3 sets.worst_auroc"),
     }
-    assert run.numbers["compare.zoo-cifar10-plain-small.failures"].value == 2
+    assert run.numbers["compare.zoo-cifar10-plain-small.failures"].value == 3
     assert run.numbers["compare.zoo-ratio.failures"].value == 0
     assert run.done
     html = (run.folder / "report.html").read_text()

@@ -18,6 +18,7 @@ from counterlens.runs.keys import meaning, show
 TABLES = ("families", "response_rate")
 _ASPECTS = ("family", "attention", "training")
 _KEYS = ("accuracy.top1", "calibration.rms", "selective.aurra")
+_LEAST_MODELS = 4  # fewer points against size say nothing
 _BANDS = 4  # more bands than this hide each other
 _SAME_SIZE = 0.1  # sizes nearer than this share count as one
 _GATED_SIZE = 0.3  # gates themselves add parameters
@@ -81,7 +82,7 @@ def _millions(count: float) -> str:
 
 def _sizes(kin: Sequence[Kin], keys: Sequence[str], values: Values) -> list[Block]:
     """Each metric against the number of parameters; models that differ in nothing else joined."""
-    if len({row["parameters"] for row in kin}) < 2:
+    if len(kin) < _LEAST_MODELS or len({row["parameters"] for row in kin}) < 2:
         return []
     sets = _grouped(kin, lambda row: (*(row[k] for k in _ASPECTS), _filter(row)))
     differing = [k for k in _ASPECTS if len({row[k] for row in kin}) > 1] or ["family"]
