@@ -51,26 +51,26 @@ def test_the_averaged_networks_are_examined_and_kept(
     tmp_path: Path, few_digits: str, monkeypatch: pytest.MonkeyPatch
 ):
     seen: list[torch.Tensor] = []
-    follow = update.Average.update
+    follow = update.WeightAverage.update
 
-    def watched(self: update.Average, step: int) -> None:
+    def watched(self: update.WeightAverage, step: int) -> None:
         follow(self, step)
         if any("background" in key for key in self.net.state_dict()):
             live = self._live[0].clone()
             decay = min(0.9, (1 + step) / (10 + step))
             seen.append(live if not seen else decay * seen[-1] + (1 - decay) * live)
 
-    monkeypatch.setattr(update.Average, "update", watched)
+    monkeypatch.setattr(update.WeightAverage, "update", watched)
     start = []
-    begin = update.Average.__init__
+    begin = update.WeightAverage.__init__
 
-    def begun(self: update.Average, net: torch.nn.Module, decay: float) -> None:
+    def begun(self: update.WeightAverage, net: torch.nn.Module, decay: float) -> None:
         begin(self, net, decay)
         if not start:
             start.append(self._mean[0].clone())
             seen.append(start[0])
 
-    monkeypatch.setattr(update.Average, "__init__", begun)
+    monkeypatch.setattr(update.WeightAverage, "__init__", begun)
     changes = [*TINY, "epochs=1", "average=0.9"]
     run = train_cgn(
         "coloured", mnist=few_digits, seeds=(0,), changes=changes, out=tmp_path / "r", quiet=True
