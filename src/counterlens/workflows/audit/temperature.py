@@ -1,8 +1,9 @@
 """The temperature of an audit: which images set it, and when there are too few of them.
 
-Differs: below 100 images no temperature is fitted. Fitted on 100 images of sample:cifar10, the
-       temperature of zoo:cifar10-plain-small costs at most 0.04 nats on other images (95 of 100
-       draws); on 50 or fewer it runs to the end of the grid and costs up to 1.6.
+Differs: below 100 images no temperature is fitted. zoo:cifar10-plain-small, 60 draws from the 2,500
+       images of sample:cifar10 and sample:cifar10-calibration, likelihood on the rest: fitted by
+       ECE on 100 images the 95 % quantile of the loss against temperature 1 is 0.04 nats, on 50,
+       20 or 10 it is 1.6. This model needs no temperature, so most fits cost a little at any size.
 """
 
 from collections.abc import Sequence
