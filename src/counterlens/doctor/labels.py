@@ -16,7 +16,9 @@ from counterlens.doctor.finding import Finding
 from counterlens.label_spaces import imagenet_index
 
 LEAST_LABELS = 24
-CLEAR_P, CLEAR_GAIN = 1e-4, 0.2
+CLEAR_P, CLEAR_GAIN, MOST_MET = 1e-4, 0.2, 0.5
+"""Another order speaks clearly at this p, with so large a share more of the labels, and so large a
+share in all: on pictures chosen because a model errs, swapping what it confuses meets some more."""
 LEAST_PAIRS, RELATED, UNRELATED = 30, 8.0, 3.0
 
 Answers = Int64[np.ndarray, "n"]
@@ -86,7 +88,7 @@ def _better(now: np.ndarray, other: np.ndarray) -> str:
     """Words where `other` hits clearly more often (exact McNemar test), else none."""
     gained, lost = int((other & ~now).sum()), int((now & ~other).sum())
     p = float(binom.sf(gained - 1, gained + lost, 0.5)) if gained + lost else 1.0
-    if p > CLEAR_P or other.mean() - now.mean() < CLEAR_GAIN:
+    if p > CLEAR_P or other.mean() - now.mean() < CLEAR_GAIN or other.mean() < MOST_MET:
         return ""
     return f"{now.mean():.0%} of {len(now)} are classified right as named, {other.mean():.0%} if"
 
