@@ -233,9 +233,10 @@ def test_the_surest_mistakes_of_an_audit_are_explained(model, tmp_path):
     rng = np.random.default_rng(0)
     logits = rng.normal(size=(50, 10)) * np.linspace(1, 9, 50)[:, None]
     keep_logits(run, "cifar10", logits, labels=data.labels[:50], ids=data.ids[:50])
+    run.note(data=data.name, data_fingerprint={data.name: data.fingerprint})
     done = explain(
         str(run.folder), [], worst=2, radius=[0.5], steps=2, out=tmp_path / "run", device="cpu",
-        quiet=True,
+        quiet=True, trust_remote_code=True,
     )  # fmt: skip
     probs = torch.from_numpy(logits).softmax(1)
     wrong = [i for i in range(50) if probs[i].argmax() != data.labels[i]]

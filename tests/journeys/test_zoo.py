@@ -37,7 +37,7 @@ def test_a_card_shows_every_number_with_its_interval_n_and_verdict(counterlens: 
     robust = line("Robust accuracy, l₂ 0.5")
     assert f"{100 * held['value']:.1f}" in robust and ends in robust
     assert f"{held['n']:,}" in robust and robust.rstrip().endswith("trusted")
-    assert line("Worst-case AUROC, smooth").rstrip().endswith("trusted; noise")
+    assert line("Worst-case AUROC, uniform").rstrip().endswith("trusted; noise")
     assert line("AUROC, tinyimagenet_val").rstrip().endswith("like the out-data that RATIO saw")
     start = lines.index(line("Accuracy"))
     assert len(lines) - start - 1 == len(card["numbers"])  # a line each, and where the rest is
