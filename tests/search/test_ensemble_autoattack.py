@@ -237,8 +237,8 @@ BAD = [
     (lambda x, y: (x * 255, y), "divided by 255"),
     (lambda x, y: ((x * 255).to(torch.uint8), y), "x.float\\(\\) / 255"),
     (lambda x, y: (x[0], y), "batch, channels, height, width"),
-    (lambda x, y: (x[:, :, :4], y), "classifier takes \\(1, 8, 8\\)"),
-    (lambda x, y: (x.expand(-1, 3, -1, -1), y), "classifier takes \\(1, 8, 8\\)"),
+    (lambda x, y: (x[:, :, :4], y), "Sequential takes \\(1, 8, 8\\)"),
+    (lambda x, y: (x.expand(-1, 3, -1, -1), y), "Sequential takes \\(1, 8, 8\\)"),
     (lambda x, y: (x[:0], y[:0]), "empty"),
 ]
 

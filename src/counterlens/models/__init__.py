@@ -11,6 +11,7 @@ from counterlens.runs import user_path
 if TYPE_CHECKING:
     from counterlens.classifier import Classifier  # torch, which a mistyped spec need not wait for
 
+
 def load(spec: str, *, device: str = "auto", trust_remote_code: bool = False) -> "Classifier":
     """The classifier a spec names, ready for use: eval mode, weights frozen.
 
