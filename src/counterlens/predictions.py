@@ -26,6 +26,7 @@ from counterlens.checks import check_logits
 from counterlens.classifier import Classifier
 from counterlens.errors import InputError
 from counterlens.images import ImageSet, prepared, resized
+from counterlens.progress import doing, within
 from counterlens.runs import atomic
 from counterlens.types import Labels, Logits, Preprocess
 
@@ -99,12 +100,14 @@ def predict(
         show = stack.enter_context(_progress(images.name, len(images), progress))
         rows_read: list[int] = []
         broken: list[tuple[str, str]] = []
+        stack.enter_context(within(f"predicting {images.name}"))
         for rows, logits in runner.over(_loader(source, workers, place), images, broken):
             if broken and not skip_broken:
                 raise InputError(_one_line(*broken[0]))
             sink[len(rows_read) : len(rows_read) + len(rows)] = logits
             rows_read.extend(rows)
             show(len(rows_read) + len(broken))
+            doing(f"predicting {images.name}", len(rows_read) + len(broken), len(images))
         if not rows_read:
             raise InputError(f"none of the {len(images)} pictures of {images.name} can be read.")
         nonfinite = _nonfinite(sink[: len(rows_read)])

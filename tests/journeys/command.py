@@ -32,6 +32,7 @@ class Command:
     def __init__(self, patch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[str], at: Path):
         self.patch, self.capture, self.at = patch, capture, at
         patch.chdir(at)
+        patch.setenv("COUNTERLENS_PROGRESS", "off")  # what is printed must not depend on the clock
 
     def __call__(self, *arguments: str) -> Said:
         from counterlens.cli import main

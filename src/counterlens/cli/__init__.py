@@ -5,8 +5,11 @@ line. Everything else goes to standard error. Exit codes: 0 ok · 1 a gate faile
 3 the doctor refused · 70 a crash (its traceback is kept in the run) · 130 Ctrl-C · 143 SIGTERM.
 """
 
+import os
 import sys
-from typing import Annotated, NoReturn
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, NoReturn, TextIO, cast
 
 import typer
 
@@ -19,6 +22,7 @@ from counterlens.cli import reproduce as figures
 from counterlens.cli import train as training
 from counterlens.cli.ending import exit_code
 from counterlens.cli.options import app
+from counterlens.progress import Heartbeat, doing, idle
 
 __all__ = [
     "app",
@@ -33,8 +37,19 @@ __all__ = [
 ]
 
 
+START = """counterlens, the debugger for image classifiers. Three commands to start with:
+
+  counterlens audit zoo:cifar10-plain-small sample:cifar10     try it: a shipped model and images
+  counterlens doctor my_model.py:make photos/                  is my model wrapped right?
+  counterlens audit my_model.py:make photos/                   accuracy, calibration, a report
+
+my_model.py:make is a function of yours that returns the network; photos/ has a folder per class.
+All commands: counterlens --help. Options of one: counterlens audit --help."""
+
+
 @app.callback(invoke_without_command=True)
 def root(
+    context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
 ) -> None:
     """The debugger for image classifiers: audit, explain, discover, curate, train."""
@@ -43,8 +58,29 @@ def root(
 
         print(__version__)
         raise typer.Exit
+    if context.invoked_subcommand is None:
+        print(START)
 
 
 def main() -> NoReturn:
     """Entry point."""
-    sys.exit(exit_code(lambda: app(standalone_mode=False)))
+    with _heartbeat():
+        code = exit_code(lambda: app(standalone_mode=False))
+    sys.exit(code)
+
+
+@contextmanager
+def _heartbeat() -> Iterator[None]:
+    """Inside, standard error is never silent for long, unless --quiet asks for it."""
+    if {"-q", "--quiet"} & set(sys.argv) or os.environ.get("COUNTERLENS_PROGRESS") == "off":
+        yield
+        return
+    before = sys.stderr
+    doing("loading libraries")
+    with Heartbeat(before) as stream:
+        sys.stderr = cast(TextIO, stream)
+        try:
+            yield
+        finally:
+            sys.stderr = before
+            idle()

@@ -12,8 +12,7 @@ from counterlens.errors import InputError
 app = typer.Typer(
     name="counterlens",
     help="The debugger for image classifiers: audit, explain, discover, curate, train.",
-    no_args_is_help=True,
-    add_completion=False,
+    add_completion=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # plain help: half the time of a boxed one, and it can be searched
     context_settings={"help_option_names": ["-h", "--help"]},

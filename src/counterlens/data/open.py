@@ -10,6 +10,7 @@ from counterlens.data.sources.packed import open_packs
 from counterlens.data.sources.samples import open_sample
 from counterlens.errors import InputError
 from counterlens.images import ImageSet
+from counterlens.progress import within
 
 SCHEMES = ("pack", "known", "hf", "sample", "noise", "object")
 FORMS = (
@@ -41,7 +42,8 @@ def open_set(
         from counterlens.data.sources.noise import open_noise
 
         return open_noise(rest, name=name, count=limit, seed=seed, size=size, channels=channels)
-    opened = _open(scheme, rest, name, size)
+    with within(f"opening {spec}"):
+        opened = _open(scheme, rest, name, size)
     return subset(opened, sample_rows(len(opened), limit, seed))
 
 

@@ -17,6 +17,7 @@ from counterlens.doctor.gradients import gradients
 from counterlens.doctor.pixels import pixels
 from counterlens.doctor.probes import Probes, gather, patchwork, rows_for
 from counterlens.images import ImageSet
+from counterlens.progress import within
 from counterlens.types import Images, Logits
 
 CHECKS = (
@@ -41,7 +42,11 @@ def examine(
         One finding per check, in the order of `CHECKS`.
     """
     first = outputs.mode(classifier)
-    with _untouched(classifier), torch.no_grad():
+    with (
+        within("doctor: checking how the model is wrapped"),
+        _untouched(classifier),
+        torch.no_grad(),
+    ):
         found = [first, *_run(classifier, images, seed)]
     done = {finding.check for finding in found}
     missing = [c for c in CHECKS if c not in done]

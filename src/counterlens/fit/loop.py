@@ -17,6 +17,7 @@ from counterlens.errors import DiskFull, InputError, TrainingFailed
 from counterlens.fit.distributed import World
 from counterlens.fit.plan import NetworkJudge, Plan, Progress, Trainable
 from counterlens.fit.update import Mixed, Update, WeightAverage
+from counterlens.progress import doing
 from counterlens.runs import atomic
 from counterlens.types import Batch
 
@@ -127,6 +128,7 @@ class _Trainer:
         while progress.step < plan.steps:
             self.update(progress.step)
             progress.step += 1
+            doing("training, updates", progress.step, plan.steps)
             ended = progress.step % plan.per_epoch == 0 or progress.step == plan.steps
             if not ended and len(self.terms) < plan.log_every:
                 continue

@@ -6,6 +6,7 @@ One file per source; its library is imported only when a spec asks for it.
 from typing import TYPE_CHECKING
 
 from counterlens.models.specs import SCHEMES, ModelSpec, check_consent, check_spec, parse
+from counterlens.progress import within
 from counterlens.runs import user_path
 
 if TYPE_CHECKING:
@@ -24,10 +25,11 @@ def load(spec: str, *, device: str = "auto", trust_remote_code: bool = False) ->
             pickled objects in a checkpoint. Off, such files are refused and nothing is run.
     """
     parsed = parse(spec)
-    from counterlens.classifier import pick_device
+    with within(f"loading {parsed}"):
+        from counterlens.classifier import pick_device
 
-    where = pick_device(device)
-    classifier = _open(parsed, trust=trust_remote_code)
+        where = pick_device(device)
+        classifier = _open(parsed, trust=trust_remote_code)
     classifier.card.setdefault("spec", str(parsed))
     return classifier.to(where).eval().requires_grad_(False)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from counterlens.progress import within
 from counterlens.report.page import page
 from counterlens.runs import Run, write_text
 from counterlens.version import __version__
@@ -15,7 +16,8 @@ from counterlens.version import __version__
 def render(run: Run) -> Path:
     """Write report.html into the run's folder and return its path."""
     path = run.folder / "report.html"
-    write_text(path, html(run))
+    with within("writing the report"):
+        write_text(path, html(run))
     return path
 
 

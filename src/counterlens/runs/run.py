@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from counterlens.errors import CounterlensError, InputError, RunExists, first_line
+from counterlens.progress import doing
 from counterlens.runs.files import (
     inside,
     json_line,
@@ -78,6 +79,7 @@ class Run:
                 unlock(run.folder)
             raise
         _latest[:] = [run]
+        doing(f"working on {command}")
         return run
 
     def _begin(self, command: str, settings: dict[str, Any], resume: bool) -> None:

@@ -18,6 +18,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from counterlens.errors import InputError
+from counterlens.progress import steps as counted
 from counterlens.search.result import SearchResult
 from counterlens.types import Images, Scores
 
@@ -86,7 +87,7 @@ def adam(
     best: Iterate | None = None
     best_values: Variables = {}
     start = torch.zeros(0)
-    for k in range(steps + 1):
+    for k in counted(range(steps + 1), steps):
         leaves = {name: value.requires_grad_(k < steps) for name, value in values.items()}
         with torch.set_grad_enabled(k < steps):
             now = evaluate(leaves, k)

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from counterlens.ball import Ball, Seeds, mix, row_seeds
+from counterlens.progress import steps as counted
 from counterlens.search.pgd import keep, value_and_grad
 from counterlens.search.result import SearchResult
 from counterlens.search.rule import Evaluation, RuleState, finite, tall
@@ -163,7 +164,7 @@ def apgd(
         state = rule.start(x, ball, mix(seeds, restart))
         if begin is not None and restart == 0:
             state |= {"z": begin, "before": begin, "best": begin}
-        for _ in range(rule.evaluations):
+        for _ in counted(range(rule.evaluations), rule.evaluations):
             score, grad = value_and_grad(objective, state["z"])
             state = rule.update(state, x, ball, Evaluation(score, score, grad))
         best, points = keep(best, points, state["top"], state["best"])

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from counterlens.ball import Ball, Seeds, row_seeds
 from counterlens.errors import NO_GRADIENTS, InputError
+from counterlens.progress import steps as counted
 from counterlens.search.result import SearchResult
 from counterlens.types import Images, Objective
 
@@ -53,7 +54,7 @@ def pgd(
     best, points = start, x
     velocity = torch.zeros_like(x)
 
-    for _ in range(steps):
+    for _ in counted(range(steps), steps):
         score, grad = value_and_grad(objective, z)
         if best is None:
             start, best, points = score, score, z

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable
 
+from counterlens.progress import doing
 from counterlens.runs import Run
 
 Say = Callable[[str], None]
@@ -13,7 +14,12 @@ def teller(quiet: bool) -> Say:
     """Lines to standard error, or silence."""
     if quiet:
         return lambda line: None
-    return lambda line: print(line, file=sys.stderr, flush=True)
+    return _say
+
+
+def _say(line: str) -> None:
+    doing(line.rstrip("."))
+    print(line, file=sys.stderr, flush=True)
 
 
 def write_report(run: Run, say: Say) -> None:

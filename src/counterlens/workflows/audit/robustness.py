@@ -27,6 +27,7 @@ from counterlens.errors import InputError
 from counterlens.images import ImageSet, prepare
 from counterlens.metrics.intervals.closed_form import wilson
 from counterlens.objectives import Predict
+from counterlens.progress import doing
 from counterlens.runs import Number, Run, atomic, key_part
 from counterlens.search import AttackSettings, Flag, Robustness, robust, weigh, worst_confidence
 from counterlens.search.ensemble.forecast import in_words
@@ -108,6 +109,7 @@ def robustness(
     all_of = len(rows)
     some, which = attacked_rows(protocol.labels[rows], asked)
     rows = rows[some]
+    doing(f"attack-{key}: first search on {len(rows)} images")
     found = robust(
         judged_model(classifier, protocol),
         pixels(images, rows, classifier),
@@ -172,6 +174,8 @@ def _say(name: str) -> Callable[[Mapping[str, Any]], None]:
 
     def say(facts: Mapping[str, Any]) -> None:
         nonlocal last, told
+        left = None if facts["left"] is None else facts["left"][1]
+        doing(f"{name}: {facts['stage']}, images", facts["done"], facts["of"], left=left)
         if not told and facts["device"] == "cpu" and facts["left"] and facts["elapsed"] >= _FIRST:
             told = True
             if facts["left"][1] >= _LONG:
