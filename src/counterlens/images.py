@@ -100,7 +100,7 @@ def decode(data: bytes, *, name: str = "picture") -> Pixels:
     """Decode an encoded picture as uint8 RGB, height × width × 3.
 
     EXIF rotation is applied, transparency lies over white, an animation gives its first frame,
-    16 bits keep their high byte, CMYK is converted as Pillow does it.
+    grey of 16 bits is scaled by 255 / 65535, CMYK is converted as Pillow does it.
     """
     return np.array(_decode(data, name))  # a copy: Pillow's own buffer is read-only
 
@@ -420,8 +420,8 @@ def _rgb(image: Image.Image, name: str, wide: bool) -> Image.Image:
     if image.mode == "RGB" and "transparency" not in image.info:
         return image
     if image.mode.startswith("I;16") or (image.mode == "I" and wide):
-        high = np.asarray(image).astype(np.int64) >> 8  # as Pillow does with 16-bit colour
-        return Image.fromarray(high.clip(0, 255).astype(np.uint8)).convert("RGB")
+        share = np.asarray(image).astype(np.float64) / 65535
+        return Image.fromarray((share * 255).round().clip(0, 255).astype(np.uint8)).convert("RGB")
     if image.mode in ("I", "F"):
         raise InputError(
             f"{name} holds 32-bit numbers without a known range, expected 8 or 16 bits. "

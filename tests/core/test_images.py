@@ -146,10 +146,10 @@ def test_palettes_are_resolved_with_and_without_a_transparent_entry():
 
 
 @pytest.mark.parametrize("kind", ["PNG", "TIFF"])
-def test_sixteen_bits_keep_the_high_byte(kind):
-    values = np.array([[0, 255, 256, 0x8012, 65535]], np.uint16)
+def test_sixteen_bits_are_scaled_by_65535(kind):
+    values = np.array([[0, 128, 129, 0x80FF, 65535]], np.uint16)
     seen = images.decode(encoded(Image.fromarray(values), kind))
-    assert seen[0, :, 0].tolist() == [0, 0, 1, 0x80, 255]
+    assert seen[0, :, 0].tolist() == [0, 0, 1, 0x80, 255]  # v / 257, rounded
     data = b"P5 5 1 65535 " + values.astype(">u2").tobytes()
     assert np.array_equal(images.decode(data), seen)
 

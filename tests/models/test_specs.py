@@ -177,8 +177,8 @@ def test_own_files_of_weights_are_pointed_to_a_factory(tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch announces its successors
         torch.jit.save(torch.jit.script(net), script)
-    assert "torch.jit.load" in said(str(script)) and "FILE.py:FACTORY" in said(str(script))
+    assert parse(str(script)) == ModelSpec("torchscript", str(script))
     onnx = tmp_path / "net.onnx"
     onnx.write_bytes(b"\x08\x07")
-    assert "onnx2torch.convert" in said(str(onnx))
+    assert parse(str(onnx)) == ModelSpec("onnx", str(onnx))
     assert "does not exist" in said(str(tmp_path / "none.pt"))

@@ -80,10 +80,14 @@ def test_weights_of_another_architecture_are_refused(weights):
         load(f"timm:test_efficientnet@{file}")
 
 
-def test_one_logit_is_refused(tmp_path):
-    torch.save(timm.create_model("test_resnet", num_classes=1).state_dict(), tmp_path / "w.pth")
-    with pytest.raises(InputError, match="for 1 class, expected at least 2"):
-        load(f"timm:test_resnet@{tmp_path}/w.pth")
+def test_one_logit_becomes_two(tmp_path):
+    net = timm.create_model("test_resnet", num_classes=1).eval()
+    torch.save(net.state_dict(), tmp_path / "w.pth")
+    classifier = load(f"timm:test_resnet@{tmp_path}/w.pth", device="cpu")
+    x = torch.rand(2, 3, *classifier.preprocess.size)
+    z = net((x - classifier.mean) / classifier.std)
+    assert classifier.classes == ("0", "1")
+    assert torch.allclose(classifier(x), torch.cat([-z / 2, z / 2], 1), atol=1e-5)
 
 
 def test_without_a_network_the_reason_comes_at_once_in_one_line(tmp_path, monkeypatch):

@@ -19,7 +19,8 @@ def load(spec: str, *, device: str = "auto", trust_remote_code: bool = False) ->
     Args:
         spec: `zoo:NAME[#CLASSES]`, `timm:NAME[.TAG]`, `timm:NAME@FILE`,
             `torchvision:NAME[@WEIGHTS]`, `hf:ORG/NAME`, `clip:ARCH@TAG[#CLASSES]`,
-            `robustbench:NAME@FILE`, `FILE.py:FACTORY` or a checkpoint folder.
+            `robustbench:NAME@FILE`, `onnx:FILE`, `torchscript:FILE`, `export:FILE.pt2`,
+            `FILE.py:FACTORY` or a checkpoint folder.
         device: "auto", "cpu", "cuda", "cuda:1" or "mps".
         trust_remote_code: allow code that comes with the weights: a hub model's own Python files,
             pickled objects in a checkpoint. Off, such files are refused and nothing is run.
@@ -70,6 +71,18 @@ def _open(spec: ModelSpec, *, trust: bool) -> "Classifier":
             from counterlens.models.sources.clip import load_clip
 
             return load_clip(spec)
+        case "onnx":
+            from counterlens.models.sources.onnx import load_onnx
+
+            return load_onnx(spec)
+        case "torchscript":
+            from counterlens.models.sources.programs import load_torchscript
+
+            return load_torchscript(spec)
+        case "export":
+            from counterlens.models.sources.programs import load_export
+
+            return load_export(spec)
         case _:
             from counterlens.models.sources.robustbench import load_robustbench
 

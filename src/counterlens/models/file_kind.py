@@ -13,7 +13,7 @@ _CONTAINERS = ("collections", "torch._utils", "torch", "numpy", "_codecs", "__bu
 
 
 def file_kind(path: Path) -> str:
-    """ "ONNX", "TorchScript", "module" (a whole pickled network), or "weights"."""
+    """ "ONNX", "TorchScript", "torch.export", "module" (a whole pickled network), or "weights"."""
     if path.suffix.lower() == ".onnx":
         return "ONNX"
     try:
@@ -22,6 +22,8 @@ def file_kind(path: Path) -> str:
                 return _pickled(file.read(_MOST))
         with zipfile.ZipFile(path) as stored:
             names = {name.rpartition("/")[2]: name for name in stored.namelist()}
+            if "archive_format" in names or "serialized_exported_program.json" in names:
+                return "torch.export"
             if "constants.pkl" in names:
                 return "TorchScript"
             if "data.pkl" not in names:

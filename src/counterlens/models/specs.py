@@ -21,7 +21,13 @@ SCHEMES = {
     "hf": "hf:ORG/NAME[@REVISION] or hf:FOLDER",
     "clip": "clip:ARCH@TAG[#CLASSES] or clip:FOLDER[#CLASSES]",
     "robustbench": "robustbench:NAME@FILE",
+    "onnx": "onnx:FILE",
+    "torchscript": "torchscript:FILE",
+    "export": "export:FILE.pt2",
 }
+PROGRAMS = {"ONNX": "onnx", "TorchScript": "torchscript", "torch.export": "export"}
+"""The scheme that runs a file of each kind by itself, without an architecture."""
+_GRAPHS = (".onnx", ".pt2", ".ts", ".torchscript")
 _WEIGHTS = (".pt", ".pth", ".th", ".ckpt", ".safetensors", ".tar", ".bin")
 
 
@@ -81,6 +87,10 @@ def parse(text: str) -> ModelSpec:
         )
     if user_path(text).is_dir():
         return ModelSpec("folder", text)
+    if Path(text).suffix.lower() in (*_WEIGHTS, *_GRAPHS) and user_path(text).is_file():
+        kind = file_kind(user_path(text))
+        if kind in PROGRAMS:
+            return ModelSpec(PROGRAMS[kind], text)
     if scheme:
         near = suggest(scheme["scheme"], SCHEMES)
         raise InputError(f"{text}: unknown scheme {scheme['scheme']!r}{near}. Known: {_forms()}.")
@@ -96,6 +106,8 @@ def check_spec(text: str) -> None:
             zoo.folder(name)
     elif spec.scheme == "file" and not user_path(spec.name).is_file():
         raise InputError(f"{spec}: the file {user_path(spec.name)} does not exist.")
+    elif spec.scheme in PROGRAMS.values() and not user_path(spec.name).is_file():
+        raise InputError(f"{user_path(spec.name)} does not exist, expected {SCHEMES[spec.scheme]}.")
     elif spec.scheme in ("timm", "torchvision", "robustbench"):
         file = spec.weights_file
         if file is not None and not file.is_file():
@@ -137,6 +149,10 @@ def _factory(path: str, name: str) -> ModelSpec:
 
 
 def _schemed(scheme: str, rest: str, text: str) -> ModelSpec:
+    if scheme in PROGRAMS.values():  # a path, which may hold an @
+        if not rest:
+            raise InputError(f"{text} is not whole, expected {SCHEMES[scheme]}.")
+        return ModelSpec(scheme, rest)
     name, at, weights = rest.partition("@")
     if not name or (at and not weights):
         raise InputError(f"{text} is not whole, expected {SCHEMES[scheme]}.")
@@ -151,7 +167,7 @@ def _not_a_model(text: str) -> str:
     suffix = Path(text).suffix.lower()
     if suffix == ".py":
         return f"{text} lacks a factory. Add the function that makes the model: {text}:FACTORY."
-    if suffix in (*_WEIGHTS, ".onnx"):
+    if suffix in (*_WEIGHTS, *_GRAPHS):
         return _weights_alone(text)
     hint = f" For a timm model type timm:{text}." if re.fullmatch(r"[\w.]+", text) else ""
     return f"no model {text!r}: there is no such folder, and it is none of {_forms()}.{hint}"
@@ -160,29 +176,17 @@ def _not_a_model(text: str) -> str:
 def _weights_alone(text: str) -> str:
     """What to do with a file of weights that was given as a model."""
     path = user_path(text)
-    load = {
-        "module": f'torch.load("{text}", weights_only=False)',
-        "TorchScript": f'torch.jit.load("{text}")',
-        "ONNX": f'onnx2torch.convert("{text}")',
-    }
     there = path.is_file()
     kind = file_kind(path) if there else "weights"
-    if kind not in load:
-        lack = "holds weights without an architecture" if there else "does not exist"
+    if kind == "module":
         return (
-            f"{text} {lack}. Write a function that builds the "
-            f"network and loads them, and give FILE.py:FACTORY; or name an architecture: "
-            f"timm:NAME@{text}, torchvision:NAME@{text} or robustbench:NAME@{text}."
+            f"{text} holds a whole pickled module. Give it as FILE.py:FACTORY: def FACTORY(): "
+            f'return counterlens.Classifier(torch.load("{text}", weights_only=False), '
+            "classes=[…], size=224) (it runs the code in the file: only if you trust it)."
         )
-    note = {
-        "module": " (it runs the code in the file: only if you trust it)",
-        "TorchScript": "",
-        "ONNX": " (pip install onnx2torch)",
-    }[kind]
-    what = {"module": "a whole pickled module", "ONNX": "an ONNX graph"}.get(
-        kind, f"a {kind} model"
-    )
+    lack = "holds weights without an architecture" if there else "does not exist"
     return (
-        f"{text} holds {what}. Give it as FILE.py:FACTORY: def FACTORY(): return counterlens."
-        f"Classifier({load[kind]}, classes=[…], size=224){note}."
+        f"{text} {lack}. Write a function that builds the "
+        f"network and loads them, and give FILE.py:FACTORY; or name an architecture: "
+        f"timm:NAME@{text}, torchvision:NAME@{text} or robustbench:NAME@{text}."
     )

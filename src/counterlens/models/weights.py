@@ -139,18 +139,14 @@ def fill(net: nn.Module, state: State, source: str) -> None:
 def class_count(net: nn.Module, state: State, source: str, *, default: int) -> int:
     """How many classes the weights were made for: the rows of the head in the file.
 
-    The file knows better than the architecture's `default`; all else must fit.
+    The file knows better than the architecture's `default`; all else must fit. One row is a
+    binary head, whose single logit a Classifier of two names turns into two.
     """
     name = head_name(net, default)
     weight = state.get(f"{name}.weight")
     if weight is None:
         fill(net, state, source)  # names what is missing
         raise InputError(f"{source} lacks {name}.weight, the last layer.")
-    if weight.shape[0] < 2:
-        raise InputError(
-            f"{source} is for {weight.shape[0]} class, expected at least 2. Turn a one-logit model "
-            "into two in FILE.py:FACTORY: torch.cat([-z / 2, z / 2], 1)."
-        )
     return int(weight.shape[0])
 
 

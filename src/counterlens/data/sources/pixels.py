@@ -1,7 +1,7 @@
 """Pixels of images in memory: Pillow images, arrays and tensors, all as uint8 RGB.
 
-uint8 stays as it is, float in [0, 1] is rounded to 8 bits, 16 bits keep their high byte, grey is
-repeated, transparency lies over white. Other ranges are refused: the model normalises.
+uint8 stays as it is, float in [0, 1] is rounded to 8 bits, 16 bits are scaled by 255 / 65535,
+grey is repeated, transparency lies over white. Other ranges are refused: the model normalises.
 """
 
 from pathlib import Path
@@ -100,7 +100,7 @@ def eight_bits(array: np.ndarray, name: str) -> np.ndarray:
     if array.dtype == bool:
         return array.astype(np.uint8) * 255
     if array.dtype == np.uint16:
-        return (array >> 8).astype(np.uint8)
+        return (array / 65535 * 255).round().astype(np.uint8)
     low, high = float(array.min()), float(array.max())
     if array.dtype.kind != "f":
         raise InputError(

@@ -83,7 +83,7 @@ def _from_file(timm: Any, spec: ModelSpec, *, trust: bool) -> Classifier:
         net = timm.create_model(spec.name, pretrained=False, num_classes=count)
     fill(net, state, str(file))
     card = {"weights_sha256": file_hash(file), "weights_entry": entry}
-    names = names_beside(file, count)
+    names = names_beside(file, max(count, 2))
     return _wrap(timm, net, spec, card, names)
 
 
@@ -139,6 +139,8 @@ def preprocess_of(config: dict[str, Any]) -> tuple[Preprocess, list[str]]:
 
 def class_names(timm: Any, net: Any) -> tuple[str, ...]:
     """ImageNet's names where the network has its classes, else numbers."""
+    if net.num_classes == 1:  # one logit, which the Classifier turns into two
+        return numbered(2)
     if net.num_classes == 1000:
         return imagenet_names()
     subset = timm.data.infer_imagenet_subset(net)

@@ -77,9 +77,9 @@ def _from_file(
     card: dict[str, Any] = {"weights_sha256": digest, "weights_entry": inside}
     if not known:
         card["notes"] = [f"preprocessing of {entry}, since the file is none of torchvision's own"]
-    names = names_beside(file, count)
+    names = names_beside(file, max(count, 2))
     if names is None:
-        names = _categories(spec, entry) if count == 1000 else numbered(count)
+        names = _categories(spec, entry) if count == 1000 else numbered(max(count, 2))
     return _wrap(net, spec, entry, names, card)
 
 
