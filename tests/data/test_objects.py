@@ -91,7 +91,7 @@ def test_images_alone_have_no_labels(source: object) -> None:
 def test_grey_wide_and_transparent_images_are_scaled() -> None:
     """Oracle: the rule of each kind, written out."""
     grey = np.arange(0, 240, 20, dtype=np.uint8).reshape(3, 4)
-    wide = grey.astype(np.uint16) * 256 + 7
+    wide = grey.astype(np.uint16) * 257 + 100
     clear = np.dstack([PIXELS[0], np.zeros((6, 5), np.uint8)])
     expected = np.repeat(grey[..., None], 3, axis=2).tolist()
     for one in (grey, wide, Image.fromarray(grey), torch.from_numpy(grey)[None], grey / 255):

@@ -61,7 +61,9 @@ def load_torchscript(spec: ModelSpec) -> Classifier:
     extra = {_ENTRY: ""}
     program = _read(
         path,
-        lambda: torch.jit.load(str(path), map_location="cpu", _extra_files=extra),
+        lambda: torch.jit.load(  # type: ignore[no-untyped-call]
+            str(path), map_location="cpu", _extra_files=extra
+        ),
         "torch.jit.save(torch.jit.trace(net.eval(), images), FILE)",
     )
     program.eval()
