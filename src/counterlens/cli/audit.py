@@ -195,6 +195,13 @@ def doctor(
 def compare(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Two audits or more.")],
     about: About = [],
+    require: Annotated[
+        list[str],
+        typer.Option(
+            metavar="RULE",
+            help='Release gate, old run first, e.g. "flips.negative.high<=0.02". May be repeated.',
+        ),
+    ] = [],
     out: Out = None,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -202,7 +209,10 @@ def compare(
     """Put audits side by side, paired, and flag clear failures."""
     from counterlens.workflows.compare.run import compare as run_compare
 
-    finish(run_compare(runs, about=about, out=out), as_json=as_json, quiet=quiet)
+    run = run_compare(runs, about=about, require=require, out=out)
+    finish(run, as_json=as_json, quiet=quiet)
+    if any(not row["passed"] for row in run.table("gates")):
+        raise typer.Exit(1)
 
 
 @app.command()

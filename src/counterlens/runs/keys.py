@@ -79,6 +79,8 @@ _KNOWN: dict[str, tuple[str, Unit, Better, float | None]] = {
     "bias.frame_shift_flip": ("Answers that a shift flips", "share", "down", None),
     "bias.frame_scale_flip": ("Answers that a change of scale flips", "share", "down", None),
     "bias.frame_crop_flip": ("Answers that a crop flips", "share", "down", None),
+    "flips.negative": ("Right before, wrong after", "share", "down", None),
+    "flips.positive": ("Wrong before, right after", "share", "up", None),
     "counterfactual.reached": ("Target reached", "share", "", None),
     "counterfactual.sure": ("Sure of the target", "share", "", None),
     "counterfactual.agreed": ("Other classifiers agree", "share", "up", None),

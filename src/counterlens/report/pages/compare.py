@@ -17,12 +17,21 @@ from counterlens.report.kit.blocks import (
     Text,
     Tone,
 )
-from counterlens.report.kit.parts import digits, number_cell, plain_table
+from counterlens.report.kit.parts import digits, number_cell, number_list, plain_table
 from counterlens.report.pages import families
 from counterlens.runs import Number, Run
 from counterlens.runs.keys import meaning, show
 
-TABLES = ("models", "summary", "failures", "paired", "everything", "notes", *families.TABLES)
+TABLES = (
+    "models",
+    "summary",
+    "failures",
+    "paired",
+    "everything",
+    "notes",
+    "flips",
+    *families.TABLES,
+)
 _BADGES: dict[str, tuple[str, Tone]] = {
     "best": ("best", "good"),
     "fail": ("fails", "bad"),
@@ -38,6 +47,7 @@ def sections(run: Run) -> list[Section]:
         Section("summary", "Side by side", _summary(run, summary), _lead(run, summary)),
         *families.sections(run),
         Section("paired", "Paired differences", _paired(run.table("paired")), _PAIRED),
+        Section("flips", "Flips", _flips(run), _FLIPS),
         Section("everything", "Every shared number", _everything(run.table("everything"))),
         Section("models", "Runs compared", plain_table("models", run.table("models"))),
     ]
@@ -48,6 +58,21 @@ _PAIRED = (
     "Two models on the same images: the images both get right or wrong cancel out, so these "
     "intervals are narrower than those of either number alone."
 )
+
+
+_FLIPS = (
+    "Answers that changed from the first run to a later one: a higher accuracy may hide images "
+    "that were right before and are wrong now."
+)
+
+
+def _flips(run: Run) -> list[Block]:
+    rates = {k: n for k, n in run.numbers.items() if meaning(k).area == "flips"}
+    if not rates:
+        return []
+    rows = run.table("flips")
+    listed = plain_table("flipped images", rows, folded=True) if rows else []
+    return [number_list(rates, caption="Flip rates"), *listed]
 
 
 def _lead(run: Run, summary: Sequence[Mapping[str, Any]]) -> str:

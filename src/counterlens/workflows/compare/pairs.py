@@ -36,13 +36,13 @@ def paired_rows(kept: Mapping[str, Mapping[str, Kept]]) -> list[dict[str, Any]]:
 def _pair(
     first: str, second: str, one: Mapping[str, Kept], two: Mapping[str, Kept]
 ) -> Iterable[dict[str, Any]]:
-    inside = _inside(one, two)
+    inside = known_set(one, two)
     if inside is None:
         return
-    left, right = _common(one[inside], two[inside])
+    left, right = common_rows(one[inside], two[inside])
     base = {"first": first, "second": second}
     if len(left) and np.array_equal(one[inside].labels[left], two[inside].labels[right]):
-        a, b = _right(one[inside], left), _right(two[inside], right)
+        a, b = right_rows(one[inside], left), right_rows(two[inside], right)
         known = one[inside].labels[left] >= 0
         a, b = a[known], b[known]
         if len(a):
@@ -63,7 +63,7 @@ def _shared(one: Mapping[str, Kept], two: Mapping[str, Kept], role: str) -> list
     return [name for name in one if name in two and one[name].role == two[name].role == role]
 
 
-def _inside(one: Mapping[str, Kept], two: Mapping[str, Kept]) -> str | None:
+def known_set(one: Mapping[str, Kept], two: Mapping[str, Kept]) -> str | None:
     """The known images of both models."""
     return next(iter(_shared(one, two, "in")), None)
 
@@ -81,7 +81,7 @@ class _Sides(NamedTuple):
 
 
 def _sides(one: Kept, two: Kept) -> _Sides:
-    return _Sides(one, two, *_common(one, two))
+    return _Sides(one, two, *common_rows(one, two))
 
 
 def _auroc(known: _Sides, unknown: _Sides, key: str) -> dict[str, Any] | None:
@@ -114,7 +114,7 @@ def worst_rows(runs: Mapping[str, Run]) -> list[dict[str, Any]]:
     kept = {model: kept_logits(run) for model, run in runs.items()}
     met = {model: _worst(run, kept[model]) for model, run in runs.items()}
     for first, second in combinations(runs, 2):
-        inside = _inside(kept[first], kept[second])
+        inside = known_set(kept[first], kept[second])
         if inside is None or not _alike(runs[first], runs[second], "ood_attack"):
             continue
         ball = runs[first].manifest["settings"].get("ood_attack")
@@ -276,7 +276,7 @@ def _ranks(values: Float64[np.ndarray, "n"]) -> Float64[np.ndarray, "n"]:
     return np.asarray(middle[place], dtype=np.float64)
 
 
-def _common(one: Kept, two: Kept) -> tuple[Any, Any]:
+def common_rows(one: Kept, two: Kept) -> tuple[Any, Any]:
     """Rows of the two that show the same images, in the same order."""
     place = {name: i for i, name in enumerate(two.ids)}
     both = [(i, place[name]) for i, name in enumerate(one.ids) if name in place]
@@ -284,7 +284,7 @@ def _common(one: Kept, two: Kept) -> tuple[Any, Any]:
     return left, right
 
 
-def _right(kept: Kept, rows: Any) -> Any:
+def right_rows(kept: Kept, rows: Any) -> Any:
     return np.asarray(kept.logits[rows]).argmax(1) == kept.labels[rows]
 
 

@@ -14,9 +14,19 @@ from typing import Any
 
 from counterlens.errors import InputError
 from counterlens.report import render
-from counterlens.runs import Number, Run, kept_logits, key_part, new_folder, reading
+from counterlens.runs import (
+    Number,
+    Run,
+    check_gates,
+    kept_logits,
+    key_part,
+    new_folder,
+    parse_gate,
+    reading,
+)
 from counterlens.runs.keys import bounded, meaning, model_words, show, verdict, worst_verdict
 from counterlens.workflows.compare import families, pairs
+from counterlens.workflows.compare.flips import flip_results
 
 RULE = (
     "A model fails where it is behind the best of the comparison by more than the metric's limit "
@@ -29,6 +39,7 @@ _MEANS = ("auroc", "worst_auroc", "mmc")
 def compare(
     *runs: str | Path | Run | Sequence[Any],
     about: str | Sequence[str] = (),
+    require: str | Sequence[str] = (),
     out: Path | None = None,
 ) -> Run:
     """Compare finished runs that hold numbers; write a run with tables and a report.
@@ -36,13 +47,25 @@ def compare(
     Args:
         runs: at least two runs or their folders, audits as a rule; or lists of them.
         about: `NAME: key=value`, what a model's audit could not tell: family, attention, training.
+        require: gates on the comparison's numbers, e.g. "flips.negative.high<=0.02": the first run
+            is the release before, the second the one to judge.
         out: folder to create. Default: a new one under runs/.
     """
+    gates = [parse_gate(text) for text in ([require] if isinstance(require, str) else require)]
     opened = [_open(one) for one in _flat(runs)]
     if len(opened) < 2:
         raise InputError("compare needs at least two run folders: counterlens compare RUN RUN…")
     with reading(*opened):
-        return _compare(opened, [about] if isinstance(about, str) else about, out)
+        run = _compare(opened, [about] if isinstance(about, str) else about, out)
+        results = check_gates(gates, run.numbers)
+        rows = [
+            {"gate": r.gate.text, "value": r.value, "passed": r.passed, "why": r.why}
+            for r in results
+        ]
+        run.write_table("gates", rows)
+        render(run)
+        run.finish()
+        return run
 
 
 def _compare(opened: Sequence[Run], about: Sequence[str], out: Path | None) -> Run:
@@ -59,7 +82,9 @@ def _compare(opened: Sequence[Run], about: Sequence[str], out: Path | None) -> R
         *pairs.worst_rows(by_name),
     ]
     paired = [{**row, "trust": _trust(row, numbers)} for row in paired if _whole(row, numbers)]
+    rates, flipped = flip_results({name: kept_logits(one) for name, one in by_name.items()})
     tables = {
+        "flips": flipped,
         "models": _models(names, opened),
         "families": families.family_rows(names, opened, told),
         "response_rate": families.response_rows(names, opened),
@@ -78,9 +103,8 @@ def _compare(opened: Sequence[Run], about: Sequence[str], out: Path | None) -> R
         run.write_table(name, rows)
     run.add_numbers(_failure_counts(names, summary))
     run.add_numbers(_paired_numbers(paired))
+    run.add_numbers(rates)
     run.note(model=" · ".join(names), rule=RULE)
-    render(run)
-    run.finish()
     return run
 
 
