@@ -72,8 +72,30 @@ def test_a_narrow_terminal_numbers_the_models_instead_of_cutting_their_names(
 
 
 @pytest.mark.usefixtures("width")
-def test_another_command_shows_every_number_in_words(
+def test_an_explanation_of_one_picture_ends_with_a_sentence_not_with_numbers_of_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    show_run(explain_run(tmp_path / "e"))
-    assert "Other classifiers agree, l₂ 3  100.0\u202f%" in capsys.readouterr().err
+    run = explain_run(tmp_path / "e")
+    run.write_table("notes", [{"note": "Quick search of 100 steps. To refine it: --steps 500."}])
+    show_run(run)
+    told = capsys.readouterr().err.replace("\u202f", " ")
+    assert (
+        "cifar10-test/12: seen as dog (90.0 %); as cat after a change of l₂ 3 (cat 97.0 %). "
+        "cifar10-at-0.5 agrees (cat 80.0 %)." in told
+    )
+    assert "note: Quick search of 100 steps. To refine it: --steps 500." in told
+    assert "95 % interval" not in told
+
+
+@pytest.mark.usefixtures("width")
+def test_an_explanation_of_two_pictures_shows_its_headline_numbers_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = explain_run(tmp_path / "e")
+    rows = run.table("counterfactuals")
+    lost = {"id": "13", "answer": "dog", "sure": 0.7, "after": 0.2, "opinions": []}
+    run.write_table("counterfactuals", [*rows, {**rows[1], **lost}])
+    show_run(run)
+    told = capsys.readouterr().err.replace("\u202f", " ")
+    assert "not as cat after a change of l₂ 3 (cat 20.0 %, answer dog 70.0 %)" in told
+    assert "Other classifiers agree, l₂ 3  100.0 %" in told

@@ -242,3 +242,41 @@ def test_the_surest_mistakes_of_an_audit_are_explained(model, tmp_path):
     wrong = [i for i in range(50) if probs[i].argmax() != data.labels[i]]
     worst = sorted(wrong, key=lambda i: -probs[i].max())[:2]
     assert list(dict.fromkeys(row["id"] for row in done.rows)) == [data.ids[i] for i in worst]
+
+
+def test_pixels_are_searched_quickly_unless_told_otherwise_and_the_notes_say_how_to_refine(
+    model, photo, tmp_path, monkeypatch
+):
+    asked = {"target": ["cat"], "radius": [0.5], "device": "cpu", "quiet": True}
+    steps = []
+    real = explain_pixel.counterfactuals
+
+    def counted(*args, **kwargs):
+        steps.append(kwargs["steps"])
+        return real(*args, **{**kwargs, "steps": 2})
+
+    monkeypatch.setattr(explain_pixel, "counterfactuals", counted)
+    quick = explain(model, [photo], out=tmp_path / "quick", **asked).run
+    fine = explain(model, [photo], out=tmp_path / "fine", steps=500, **asked).run
+    assert steps == [100, 500]
+    told = [row["note"] for row in quick.table("notes")]
+    assert "Quick search of 100 steps. To refine it: --steps 500." in told
+    assert not any("refine" in row["note"] for row in fine.table("notes"))
+
+
+def test_a_cut_folder_says_so_and_each_picture_is_progress(model, tmp_path, monkeypatch):
+    rng = np.random.default_rng(0)
+    (tmp_path / "many").mkdir()
+    for i in range(18):
+        pixels = rng.integers(0, 256, (32, 32, 3), dtype=np.uint8)
+        images.write_png(tmp_path / "many" / f"{i}.png", pixels)
+    reported = []
+    monkeypatch.setattr(explain_pixel, "doing", lambda *words: reported.append(words))
+    asked = {"target": ["cat"], "radius": [0.5], "steps": 1, "device": "cpu", "quiet": True}
+    cut = explain(model, [f"{tmp_path}/many"], out=tmp_path / "cut", **asked)
+    assert [words[1:] for words in reported] == [(i, 16) for i in range(16)]
+    assert len(cut.rows) == 16
+    told = [row["note"] for row in cut.run.table("notes")]
+    assert "16 of 18 pictures of many; more: --limit 18" in told
+    two = explain(model, [f"{tmp_path}/many"], out=tmp_path / "two", limit=2, **asked)
+    assert not any("--limit" in row["note"] for row in two.run.table("notes"))

@@ -60,7 +60,10 @@ def explain(
     ] = [],
     norm: Annotated[str, typer.Option(help="l2, linf, l1 or l1.5.")] = "l2",
     steps: Annotated[
-        int | None, typer.Option(help="Steps of the search (500), of diffusion (20) or dvce (200).")
+        int | None,
+        typer.Option(
+            help="Steps of the search (100; finer: 500), of diffusion (20) or dvce (200)."
+        ),
     ] = None,
     generator: Annotated[
         str | None,

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from counterlens.report.kit.explained import headline_rows, second_opinion, sentence
 from counterlens.runs import Number
 from counterlens.runs.keys import Unit, meaning, model_words, show_interval, show_number, verdict
 
@@ -24,7 +25,10 @@ HEADLINES = {
         *("disagree.succeeded", "disagree.p_up", "disagree.p_down", "disagree.real"),
         *("disagree.real_change", "persist.succeeded", "persist.carried"),
     ),
+    "explain": ("counterfactual.reached", "counterfactual.agreed"),
 }
+SENTENCES = 24
+"""At most so many pictures of an explanation are told on the terminal."""
 WIDE = 160
 """Columns to use where the output is a file or a pipe: nothing is cut there."""
 COLOURS = {"fail": "red", "worse": "yellow", "best": "green", "do not quote": "red"}
@@ -44,7 +48,9 @@ def show_run(run: Any, parts: Sequence[Any] = ()) -> None:
     if command == "compare":
         _comparison(console, run)
     else:
-        _numbers(console, run, HEADLINES.get(command, ()))
+        told = _sentences(console, run) if command == "explain" else 0
+        if told != 1:  # numbers with n = 1 say nothing that the sentence does not
+            _numbers(console, run, HEADLINES.get(command, ()))
     for part in parts or (run,):
         _warnings(console, part, f"{model_words(str(part.manifest.get('model')))}: " * bool(parts))
     report = run.folder / "report.html"
@@ -66,6 +72,24 @@ def _numbers(console: Console, run: Any, wanted: Sequence[str]) -> None:
     rest = len(found) - len(keys)
     if rest:
         console.print(f"{rest} more numbers and their protocols are in the report.")
+
+
+def _sentences(console: Console, run: Any) -> int:
+    """A sentence per counterfactual of an explanation and the run's notes; how many there are."""
+    rows = headline_rows(run.table("counterfactuals"))
+    asked = any(row.get("opinions") for row in rows)
+    lines = [
+        f"{sentence(row)}.{f' {second_opinion(row)}.' if asked else ''}" for row in rows[:SENTENCES]
+    ]
+    if rows and not asked:
+        lines.append(f"{second_opinion(rows[0])}.")
+    if len(rows) > SENTENCES:
+        lines.append(f"{len(rows) - SENTENCES} more are in the report.")
+    lines += [f"note: {row['note']}" for row in run.table("notes")]
+    console.print()
+    for line in lines:
+        console.print(line, soft_wrap=True, highlight=False, markup=False)
+    return len(rows)
 
 
 def numbers_table(

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +12,7 @@ from jaxtyping import UInt8
 from counterlens import images
 from counterlens.classifier import Classifier, numbered
 from counterlens.data import open_set, scheme_of, subset
+from counterlens.data.sets import sample_rows
 from counterlens.errors import InputError
 from counterlens.explanations.counterfactuals.targets import class_named
 from counterlens.images import ImageSet, Pixels
@@ -109,7 +110,14 @@ def _chosen(text: str, classifier: Classifier, limit: int | None, seed: int) -> 
     if not sign or (re.fullmatch(r"hf:[^#]+", spec) and not _is_place(place)):
         if Path(text).suffix.lower() in images.SUFFIXES:
             raise InputError(f"no picture file {text}: there is no such file.")
-        return open_set(text, limit=limit or WHOLE, seed=seed, size=size, channels=channels)
+        if limit or scheme_of(text) == "noise":
+            return open_set(text, limit=limit or WHOLE, seed=seed, size=size, channels=channels)
+        whole = open_set(text, seed=seed, size=size, channels=channels)
+        cut = subset(whole, sample_rows(len(whole), WHOLE, seed))
+        if len(cut) == len(whole):
+            return cut
+        told = f"{len(cut)} of {len(whole):,} pictures of {whole.name}; more: --limit {len(whole)}"
+        return replace(cut, notes=(*cut.notes, told))
     made = scheme_of(spec) == "noise" and _is_place(place)
     enough = int(place.rpartition(":")[2]) + 1 if made else None  # noise has as many as asked for
     whole = open_set(spec, limit=enough, seed=seed, size=size, channels=channels)

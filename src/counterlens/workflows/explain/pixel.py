@@ -25,6 +25,7 @@ from counterlens.explanations.counterfactuals.pixel import (
 )
 from counterlens.explanations.figure import Panel
 from counterlens.metrics.intervals.closed_form import mean_interval, wilson
+from counterlens.progress import doing
 from counterlens.runs import Number, atomic, key_part
 from counterlens.workflows._shared.result import Job, difference, save, save_figure
 
@@ -50,17 +51,22 @@ def search(job: Job) -> Counterfactuals:
     """All counterfactuals of a job, a few pictures at a time; a resumed run skips what it has."""
     radii = job.radii or default_radii(job.norm, job.classifier.preprocess.size)
     per_picture = max(len(wanted) for wanted in job.targets) * len(radii)
-    group = max(
-        1, (job.batch or rows_that_fit(job.pictures.x, job.classifier.mean.device)) // per_picture
+    device = job.classifier.mean.device
+    rows_at_once = job.batch or (
+        0 if device.type == "cpu" else rows_that_fit(job.pictures.x, device)
+    )
+    group = max(1, rows_at_once // per_picture)  # a processor takes one picture after the other
+    count = len(job.pictures)
+    job.say(
+        f"{count} picture{'s' * (count > 1)}, {per_picture} counterfactuals each, {job.steps} steps"
     )
     parts = []
     for at in range(0, len(job.pictures), group):
-        path = job.run.path("state", f"pixel-{at}.npz")
+        doing("counterfactuals, pictures", at, count)
+        path = job.run.path("state", f"pixel-{at}-{min(group, count - at)}.npz")
         if path.exists():
             parts.append(_load(path.read_bytes(), job.norm))
             continue
-        rows = range(at, min(at + group, len(job.pictures)))
-        job.say(f"pictures {at + 1}–{rows[-1] + 1} of {len(job.pictures)}: {job.steps} steps")
         part = counterfactuals(
             job.classifier,
             job.pictures.x[at : at + group],

@@ -60,6 +60,8 @@ METHODS: Mapping[str, Callable[[Job], dict[str, Number]]] = {
     "frame": explain_frame,
 }
 GENERATED = ("diffusion", "dvce")
+QUICK_STEPS = 100
+"""Steps of a search among pixels unless told otherwise: a first look; the paper takes 500."""
 
 
 def explain(
@@ -105,8 +107,8 @@ def explain(
             for counterfactuals, predicted for maps, true and predicted for an audit's mistakes.
         judge: further classifiers that say whether they see the target too.
         radius: budgets; none: six, scaled to the size of the picture.
-        steps: of the search among pixels (500), or of the generator's chain (20; with dvce 200, of
-            which the second half is walked).
+        steps: of the search among pixels (100; the paper takes 500), or of the generator's chain
+            (20; with dvce 200, of which the second half is walked).
         generator: with diffusion: a diffusers folder or hub id; None takes the shipped one.
         caption, captioner: with diffusion: what the pictures show, or a model that says it; else
             "a photograph of a CLASS".
@@ -120,7 +122,7 @@ def explain(
             run lies in that folder and becomes a chapter of the audit's report.
         train: with an audit: where the nearest images are sought; else its calibration images.
     """
-    usual = {"diffusion": UVCE.chain.steps, "dvce": dvce.PAPER.steps}
+    usual = {"pixel": QUICK_STEPS, "diffusion": UVCE.chain.steps, "dvce": dvce.PAPER.steps}
     steps = usual.get(method, STEPS) if steps is None else steps
     radii, checked = _check(method, norm, texts(radius), steps)
     model, wanted = model_given(model, device), pictures_given(images, limit, seed)
@@ -212,6 +214,8 @@ def explain(
     )  # fmt: skip
     run.add_numbers(METHODS[method](job))
     notes = [*pictures.notes, *(_explained(job) if method == "pixel" else ())]
+    if method == "pixel" and steps < STEPS:
+        notes.append(f"Quick search of {steps} steps. To refine it: --steps {STEPS}.")
     if audit:
         notes += add_chapter(audit, job, method)
     run.write_table("notes", [{"note": note} for note in notes])
