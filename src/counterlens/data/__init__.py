@@ -7,6 +7,7 @@
     hf:DATASET#SPLIT       a data set of the Hugging Face hub
     sample:NAME            shipped with counterlens
     noise:KIND             made by code; noise:smooth@SPEC from the images of SPEC
+    corrupted:NAME,SEVERITY@SPEC  the images of SPEC under a common corruption, severity 1 to 5
 
 `NAME=SPEC` names a set; else its name is the file's stem or the last word.
 """

@@ -12,10 +12,10 @@ from counterlens.errors import InputError
 from counterlens.images import ImageSet
 from counterlens.progress import within
 
-SCHEMES = ("pack", "known", "hf", "sample", "noise", "object")
+SCHEMES = ("pack", "known", "hf", "sample", "noise", "corrupted", "object")
 FORMS = (
     "a folder of class folders, FILE.csv, FILE.jsonl, pack:FILE.npz, known:NAME@ROOT, "
-    "hf:DATASET#SPLIT, sample:NAME or noise:KIND"
+    "hf:DATASET#SPLIT, sample:NAME, noise:KIND or corrupted:NAME,SEVERITY@SPEC"
 )
 
 
@@ -42,6 +42,10 @@ def open_set(
         from counterlens.data.sources.noise import open_noise
 
         return open_noise(rest, name=name, count=limit, seed=seed, size=size, channels=channels)
+    if scheme == "corrupted":
+        from counterlens.data.sources.corrupted import open_corrupted
+
+        return open_corrupted(rest, name=name, limit=limit, seed=seed, size=size, channels=channels)
     with within(f"opening {spec}"):
         opened = _open(scheme, rest, name, size)
     return subset(opened, sample_rows(len(opened), limit, seed))
@@ -105,7 +109,8 @@ def _short(scheme: str, rest: str) -> str:
         return Path(rest.split(".npz+")[0]).name.removesuffix(".npz")
     if scheme == "hf":
         return rest.partition("#")[0].rstrip("/").rpartition("/")[2]
-    return rest.partition("@")[0].replace("/", "-")
+    short = rest.partition("@")[0].replace("/", "-")
+    return short.replace(",", "-") if scheme == "corrupted" else short
 
 
 def _open(scheme: str, rest: str, name: str, size: tuple[int, int]) -> ImageSet:

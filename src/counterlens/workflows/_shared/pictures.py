@@ -107,7 +107,7 @@ def _chosen(text: str, classifier: Classifier, limit: int | None, seed: int) -> 
     """The part of a set that a text names."""
     size, channels = images.fitting_size(classifier.preprocess), classifier.channels
     spec, sign, place = text.rpartition("#")
-    if not sign or (re.fullmatch(r"hf:[^#]+", spec) and not _is_place(place)):
+    if not sign or (re.fullmatch(r"(?:corrupted:[^#]*@)?hf:[^#]+", spec) and not _is_place(place)):
         if Path(text).suffix.lower() in images.SUFFIXES:
             raise InputError(f"no picture file {text}: there is no such file.")
         if limit or scheme_of(text) == "noise":
