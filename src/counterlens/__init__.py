@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from counterlens.workflows.compare.run import compare
     from counterlens.workflows.disagree.run import disagree
     from counterlens.workflows.explain.run import explain
+    from counterlens.workflows.repair.run import repair
     from counterlens.workflows.train.run import train
 
 _HOMES = {
@@ -53,6 +54,7 @@ _HOMES = {
     "ood_numbers": "metrics",
     "open_set": "data",
     "pgd": "search.pgd",
+    "repair": "workflows.repair.run",
     "robust": "search",
     "train": "workflows.train.run",
     "worst_confidence": "search",
@@ -80,6 +82,7 @@ __all__ = [
     "ood_numbers",
     "open_set",
     "pgd",
+    "repair",
     "robust",
     "train",
     "worst_confidence",

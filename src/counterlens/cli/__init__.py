@@ -2,7 +2,8 @@
 
 Standard output carries the answer alone: with --json the JSON, else the run folder as its last
 line. Everything else goes to standard error. Exit codes: 0 ok · 1 a gate failed · 2 bad input ·
-3 the doctor refused · 70 a crash (its traceback is kept in the run) · 130 Ctrl-C · 143 SIGTERM.
+3 the doctor refused · 4 a repair is not shown to help · 70 a crash (its traceback is kept in the
+run) · 130 Ctrl-C · 143 SIGTERM.
 """
 
 import os
@@ -18,6 +19,7 @@ from counterlens.cli import cgn
 from counterlens.cli import curate as curation
 from counterlens.cli import disagree as generating
 from counterlens.cli import explain as explanations
+from counterlens.cli import repair as repairs
 from counterlens.cli import reproduce as figures
 from counterlens.cli import train as training
 from counterlens.cli.ending import exit_code
@@ -33,6 +35,7 @@ __all__ = [
     "figures",
     "generating",
     "main",
+    "repairs",
     "training",
 ]
 

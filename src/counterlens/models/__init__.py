@@ -20,6 +20,7 @@ def load(spec: str, *, device: str = "auto", trust_remote_code: bool = False) ->
         spec: `zoo:NAME[#CLASSES]`, `timm:NAME[.TAG]`, `timm:NAME@FILE`,
             `torchvision:NAME[@WEIGHTS]`, `hf:ORG/NAME`, `clip:ARCH@TAG[#CLASSES]`,
             `robustbench:NAME@FILE`, `onnx:FILE`, `torchscript:FILE`, `export:FILE.pt2`,
+            `repaired:FOLDER`,
             `FILE.py:FACTORY` or a checkpoint folder.
         device: "auto", "cpu", "cuda", "cuda:1" or "mps".
         trust_remote_code: allow code that comes with the weights: a hub model's own Python files,
@@ -83,6 +84,10 @@ def _open(spec: ModelSpec, *, trust: bool) -> "Classifier":
             from counterlens.models.sources.programs import load_export
 
             return load_export(spec)
+        case "repaired":
+            from counterlens.models.sources.repaired import load_repaired
+
+            return load_repaired(user_path(spec.name), trust=trust)
         case _:
             from counterlens.models.sources.robustbench import load_robustbench
 

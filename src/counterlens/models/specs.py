@@ -24,6 +24,7 @@ SCHEMES = {
     "onnx": "onnx:FILE",
     "torchscript": "torchscript:FILE",
     "export": "export:FILE.pt2",
+    "repaired": "repaired:FOLDER",
 }
 PROGRAMS = {"ONNX": "onnx", "TorchScript": "torchscript", "torch.export": "export"}
 """The scheme that runs a file of each kind by itself, without an architecture."""
@@ -149,7 +150,7 @@ def _factory(path: str, name: str) -> ModelSpec:
 
 
 def _schemed(scheme: str, rest: str, text: str) -> ModelSpec:
-    if scheme in PROGRAMS.values():  # a path, which may hold an @
+    if scheme in (*PROGRAMS.values(), "repaired"):  # a path, which may hold an @
         if not rest:
             raise InputError(f"{text} is not whole, expected {SCHEMES[scheme]}.")
         return ModelSpec(scheme, rest)

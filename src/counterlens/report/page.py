@@ -13,6 +13,7 @@ from counterlens.report.pages import compare as comparison
 from counterlens.report.pages import curate as curated
 from counterlens.report.pages import explain as explained
 from counterlens.report.pages import outdata as screened
+from counterlens.report.pages import repair as repaired
 from counterlens.report.pages import train as trained
 from counterlens.report.pages.card import model_card
 from counterlens.report.pages.warnings import RULES, worries
@@ -35,6 +36,8 @@ def page(run: Run) -> Page:
         sections, used = digits.sections(run), {*digits.TABLES}
     elif command == "train":
         sections, used = trained.sections(run), {*trained.TABLES}
+    elif command == "repair":
+        sections, used = repaired.sections(run), {*repaired.TABLES}
     elif run.table("table1"):
         sections, used = table1.sections(run), {*table1.TABLES}
     else:
@@ -111,7 +114,7 @@ def _took(start: str, end: str) -> str:
 def _verdict(run: Run) -> Badge | None:
     gates = run.table("gates")
     if not gates:
-        return None
+        return repaired.badge(run)
     failed = sum(not row["passed"] for row in gates)
     if failed:
         return Badge(f"{failed} of {len(gates)} gates failed", "bad")

@@ -180,6 +180,8 @@ _KNOWN: dict[str, tuple[str, Unit, Better, float | None]] = {
     "screen.low_level_auroc": ("Told apart by low-level statistics", "share", "", None),
     "filter.accuracy": ("Accuracy of a filter on the pool", "share", "", None),
     "review.fleiss": ("Agreement of reviewers (Fleiss)", "plain", "up", None),
+    "repair.accuracy_change": ("Change of accuracy by the repair", "share", "up", None),
+    "repair.worst_group_change": ("Change of the worst group by the repair", "share", "up", None),
     "bias.shape": ("Shape bias", "share", "", None),
     "bias.texture": ("Texture bias", "share", "", None),
     "bias.background_gap": ("Background gap", "share", "down", None),

@@ -1,0 +1,91 @@
+"""A repaired classifier: the base model of a spec with another last linear layer.
+
+The folder holds `repaired.json` (base spec, hash of the base weights) and `head.safetensors`.
+"""
+
+from pathlib import Path
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from counterlens.classifier import Classifier
+from counterlens.errors import InputError
+from counterlens.models.parts import head_name
+from counterlens.models.specs import parse
+from counterlens.models.weights import read_state, weights_hash
+from counterlens.runs import user_path
+from counterlens.runs.files import atomic, read_object, write_json
+
+CARD, HEAD = "repaired.json", "head.safetensors"
+
+
+def save_repaired(
+    folder: Path,
+    base: str,
+    classifier: Classifier,
+    weight: Float[Tensor, "k d"],
+    bias: Float[Tensor, "k"],
+) -> None:
+    """Write the new head beside the spec and the hash of what it belongs to.
+
+    Args:
+        folder: an existing folder.
+        base: spec of the model that was repaired.
+        classifier: that model, unchanged.
+        weight, bias: its new last layer.
+    """
+    from safetensors.torch import save_file
+
+    parsed = parse(base)
+    spec = base
+    if parsed.scheme in ("folder", "file"):  # so that it loads from any working folder
+        path = str(user_path(parsed.name).resolve())
+        spec = path if parsed.scheme == "folder" else f"{path}:{parsed.weights}"
+    facts = {"base": spec, "base_weights_hash": weights_hash(classifier)}
+    state = {"weight": weight.float().contiguous().cpu(), "bias": bias.float().contiguous().cpu()}
+    with atomic(folder / HEAD) as path_now:
+        save_file(state, path_now)
+    write_json(folder / CARD, facts)
+
+
+def load_repaired(folder: Path, *, trust: bool = False) -> Classifier:
+    """The base model with the head of the folder, on the CPU."""
+    from counterlens.models import load
+
+    if not (folder / CARD).is_file():
+        raise InputError(
+            f"repaired:{folder} holds no {CARD}: give the run folder of counterlens repair."
+        )
+    card = read_object(folder / CARD)
+    base, expected = card.get("base"), card.get("base_weights_hash")
+    if not isinstance(base, str) or not isinstance(expected, str):
+        raise InputError(f"{folder / CARD} names no base and base_weights_hash: repair again.")
+    classifier = load(base, device="cpu", trust_remote_code=trust)
+    found = weights_hash(classifier)
+    if found != expected:
+        raise InputError(
+            f"{folder} repairs weights of hash {expected[:12]}, and {base} now has {found[:12]}: "
+            "bring back the old weights, or repair the new ones."
+        )
+    state, _ = read_state(folder / HEAD)
+    put_head(classifier, state["weight"], state["bias"])
+    classifier.name = f"{classifier.name}-repaired"
+    classifier.card.update(spec=f"repaired:{folder}", base=base)
+    return classifier
+
+
+def put_head(
+    classifier: Classifier, weight: Float[Tensor, "k d"], bias: Float[Tensor, "k"]
+) -> None:
+    """Replace the weights of the last linear layer."""
+    layer = classifier.net.get_submodule(head_name(classifier.net, len(classifier.classes)))
+    assert isinstance(layer, nn.Linear | nn.Conv2d)
+    if weight.numel() != layer.weight.numel() or len(bias) != len(layer.weight):
+        raise InputError(
+            f"a head of {tuple(weight.shape)} does not fit {classifier.name}, whose last layer "
+            f"is {tuple(layer.weight.shape)}: give the model that was repaired."
+        )
+    with torch.no_grad():
+        layer.weight.copy_(weight.reshape(layer.weight.shape))
+    layer.bias = nn.Parameter(bias.to(layer.weight), requires_grad=False)

@@ -1,0 +1,95 @@
+"""The statistics of a receipt, against SciPy, and its verdicts."""
+
+import numpy as np
+import pytest
+from scipy.stats import binomtest
+
+from counterlens.errors import InputError
+from counterlens.runs import Number
+from counterlens.workflows.repair import receipt
+from counterlens.workflows.repair.groups import Grouped
+
+
+@pytest.mark.parametrize(("gained", "lost"), [(0, 0), (3, 9), (9, 3), (5, 5), (0, 7), (40, 22)])
+def test_mcnemar_is_a_binomial_test(gained: int, lost: int) -> None:
+    expected = binomtest(gained, gained + lost).pvalue if gained + lost else 1.0
+    assert receipt.mcnemar(gained, lost) == pytest.approx(expected)
+    before = np.array([False] * gained + [True] * lost + [True] * 10)
+    after = np.array([True] * gained + [False] * lost + [True] * 10)
+    worse = binomtest(lost, gained + lost, alternative="greater").pvalue if gained + lost else 1.0
+    assert receipt.paired(before, after)["p_worse"] == pytest.approx(worse)
+
+
+def test_exact_bounds_are_those_of_scipy() -> None:
+    for hits, n in [(0, 10), (7, 10), (10, 10), (33, 80)]:
+        for side, alternative in ((0, "greater"), (1, "less")):
+            ends = binomtest(hits, n, alternative=alternative).proportion_ci(0.99, "exact")
+            assert receipt.exact_bounds(hits, n, 0.01)[side] == pytest.approx(
+                (ends.low, ends.high)[side]
+            )
+
+
+def test_holm_by_hand() -> None:
+    assert receipt.holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert receipt.holm([0.9, 0.8]) == pytest.approx([1.0, 1.0])
+
+
+def two_groups(n: int) -> Grouped:
+    rows = np.arange(4 * n)
+    return Grouped(rows % 2, rows // 2 % 2, ("cat", "dog"), ("no", "yes"))
+
+
+def hits(by: Grouped, shares: dict[int, float], seed: int) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    return rng.random(len(by.labels)) < np.array([shares[g] for g in by.groups.tolist()])
+
+
+def test_the_worst_group_interval_holds_whichever_group_is_worst() -> None:
+    by, held = two_groups(60), 0
+    before, after = {0: 0.5, 1: 0.9, 2: 0.55, 3: 0.8}, {0: 0.8, 1: 0.7, 2: 0.75, 3: 0.72}
+    for seed in range(200):
+        change = receipt.worst_change(
+            hits(by, before, seed), hits(by, after, 999 + seed), by.groups
+        )
+        held += change.low <= 0.2 <= change.high
+    assert held >= 195
+
+
+def test_better_worse_and_not_shown() -> None:
+    by = two_groups(200)
+    low, high = {0: 0.95, 1: 0.3, 2: 0.3, 3: 0.95}, dict.fromkeys(range(4), 0.85)
+    bad, good = hits(by, low, 0), hits(by, high, 1)
+    assert receipt.certify(bad, good, by, want="groups.worst", allow={}).verdict == "better"
+    lost = receipt.certify(good, bad, by, want="groups.worst", allow={})
+    assert lost.verdict == "worse" and "cat, yes" in lost.why
+    same = receipt.certify(good, good, by, want="groups.worst", allow={})
+    assert same.verdict == "not shown" and not any(row["worse"] for row in same.rows)
+    assert {row["kind"] for row in same.rows} == {"all", "class", "group"}
+
+
+def test_a_gain_counts_only_where_the_loss_is_ruled_out() -> None:
+    gain = Number(0.3, 500, 0.1, 0.4, "t")
+    allow = {"accuracy.top1": -0.01}
+
+    def verdict(low: float, high: float) -> str:
+        top = Number((low + high) / 2, 500, low, high, "t")
+        return receipt.decide({"groups.worst": gain, "accuracy.top1": top}, "groups.worst", allow)[
+            0
+        ]
+
+    assert verdict(-0.005, 0.02) == "better"
+    assert verdict(-0.02, 0.02) == "not shown"
+    assert verdict(-0.08, -0.02) == "worse"
+
+
+def test_allowed_losses_are_read_or_refused() -> None:
+    assert receipt.parse_allow(["groups.worst:0"]) == {"groups.worst": 0.0}
+    for text in ("accuracy.top1", "accuracy.top1:0.1", "top1:-0.1", "accuracy.top1:x"):
+        with pytest.raises(InputError, match="expected KEY:CHANGE"):
+            receipt.parse_allow([text])
+
+
+def test_more_images_show_smaller_gains() -> None:
+    few, many = receipt.smallest_shown([30, 90]), receipt.smallest_shown([300, 900])
+    assert few is not None and many is not None and many < few
+    assert receipt.smallest_shown([3, 90]) is None
