@@ -130,6 +130,8 @@ COMMANDS: dict[str, str] = {
     f"--arm prompt-to-prompt --arm diffusion --with {RATIO} --updates 1 --batch 2 "
     "--generator train-diffusion/run/model {run}",
     # discover
+    "repair": f"counterlens repair {PLAIN} --fix pack:inputs/fix.npz --check pack:inputs/check.npz "
+    "--groups side --remedies temperature,prior,erase,weights {run}",
     "disagree": f"counterlens disagree {PLAIN} {RATIO} --class cat --count 1 --updates 2 --steps 2 "
     '--require "disagree.first.real.high<=0.9" --verify pack:inputs/test.npz '
     "--with zoo:cifar10-clip {run}",
@@ -244,7 +246,7 @@ AFTER = {
     "curate-freeze": ("curate-review-take",),
 }
 """Rows to run before a row although its command line does not name them."""
-EXITS = {"audit-gate": 1, "refused-model": 2, "refused-option": 2}
+EXITS = {"audit-gate": 1, "refused-model": 2, "refused-option": 2, "repair": 4}
 """How a command ends where it does not end with 0."""
 ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
@@ -391,6 +393,8 @@ def make_inputs(folder: Path) -> None:
         ("cifar10", "test", 60),
     ):
         _cut(sample, folder / f"{name}.npz", count)
+    _cut("cifar10-calibration", folder / "fix.npz", 200, side=True)
+    _cut("cifar10", folder / "check.npz", 200, side=True)
     with np.load(folder / "test.npz") as test:
         first, end = test["offsets"][:2]
         photo = Image.open(io.BytesIO(test["encoded"][first:end].tobytes())).convert("RGB")
@@ -403,8 +407,8 @@ def make_inputs(folder: Path) -> None:
     _reference_cgn(folder / "reference-cgn.pth")
 
 
-def _cut(sample: str, path: Path, count: int) -> None:
-    """The first pictures of a shipped sample, as a packed set."""
+def _cut(sample: str, path: Path, count: int, *, side: bool = False) -> None:
+    """The first pictures of a shipped sample, as a packed set; `side` adds a column of groups."""
     from importlib import resources
 
     import numpy as np
@@ -418,6 +422,8 @@ def _cut(sample: str, path: Path, count: int) -> None:
             "labels": whole["labels"][:count],
             "classes": whole["classes"],
         }
+    if side:
+        parts["side"] = np.arange(count) // 7 % 2
     with path.open("wb") as out, zipfile.ZipFile(out, "w") as archive:
         for key, value in parts.items():  # as numpy.savez, without a time stamp
             with archive.open(zipfile.ZipInfo(f"{key}.npy"), "w") as member:
