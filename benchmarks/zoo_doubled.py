@@ -36,7 +36,7 @@ def double(net: Classifier, spec: str, path: Path, given: argparse.Namespace) ->
     """Search around the images that an audit attacks, and keep what the model says there."""
     size = fitting_size(net.preprocess)
     other = open_set(spec, seed=AUDIT_SEED, size=size, channels=net.channels)
-    asked = Settings(given.model, spec, attack_points=given.points, seed=AUDIT_SEED)
+    asked = Settings(model=given.model, data=spec, attack_points=given.points, seed=AUDIT_SEED)
     rows, _ = robustness.attacked_rows(other.labels, asked)
     found = worst_confidence(
         net,

@@ -134,7 +134,7 @@ def test_an_audit_has_the_numbers_that_its_gates_may_name(finished: Path) -> Non
     from counterlens.workflows.audit.gates import possible_keys
     from counterlens.workflows.audit.settings import Settings
 
-    settings = Settings(MODEL, "sample:cifar10", ("noise:uniform",))
+    settings = Settings(model=MODEL, data="sample:cifar10", ood=("noise:uniform",))
     unlike = {"bias.shape", "bias.texture"}  # of images with two cues
     unlike |= {"calibration.rms_paper"}  # of more than one bin of 100 images
     measured = set(json.loads((finished / "result.json").read_text())["numbers"])

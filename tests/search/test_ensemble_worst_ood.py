@@ -44,7 +44,7 @@ def asked(tmp_path: Path) -> tuple[Run, Classifier, ImageSet, Inside, torch.Tens
 
 def measure(asked: Any, budget: str | None = None) -> Run:
     run, model, other, inside, _ = asked
-    settings = Settings("m", "known", budget=budget)
+    settings = Settings(model="m", data="known", budget=budget)
     robustness.worst_ood(run, model, other, inside, f"l2:{FAR}", settings, quiet=True)
     return run
 
@@ -112,7 +112,7 @@ def test_a_probe_cut_short_is_not_called_passed(
 
 def test_of_a_set_sorted_by_class_images_of_all_classes_are_attacked() -> None:
     sorted_by_class = np.repeat([3, 5, 0, 9, 1, 8, 2, 7, 4, 6], 50)  # a folder's order, matched
-    few = Settings("m", "known", attack_points=100, seed=3)
+    few = Settings(model="m", data="known", attack_points=100, seed=3)
     rows, said = robustness.attacked_rows(sorted_by_class, few)
     assert len(set(rows.tolist())) == 100 and set(sorted_by_class[rows]) == set(range(10))
     assert said == "100 drawn by seed 3 of the"
@@ -127,7 +127,7 @@ def test_of_a_set_sorted_by_class_images_of_all_classes_are_attacked() -> None:
 
 def test_the_protocol_says_that_unknown_images_were_drawn(asked: Any) -> None:
     run, model, other, inside, _ = asked
-    few = Settings("m", "known", attack_points=6)
+    few = Settings(model="m", data="known", attack_points=6)
     robustness.worst_ood(run, model, other, inside, f"l2:{FAR}", few, quiet=True)
     number = run.numbers["ood.other.worst_auroc"]
     assert number.n == 6 and "6 drawn by seed 0 of the 15 unknown" in number.protocol

@@ -53,7 +53,7 @@ def made(folder, row, *, right=1.0, robust=1.0, outside=-3.0, worst=-3.0, attack
     names = {"ood", "attack", "attack_version", "ood_attack"} & set(more)
     asked = {"ood": (*SETS, "noise:uniform"), "attack": ("l2:0.5",), "ood_attack": "l2:1.0"}
     asked |= {name: more.pop(name) for name in names}
-    settings = Settings(f"cifar10-{row}", "test", **asked)
+    settings = Settings(model=f"cifar10-{row}", data="test", **asked)
     heat, finished = more.pop("heat", 1.0), more.pop("finished", True)
     first, turned = more.pop("first", 0), more.pop("turned", 1)
     run = Run.create(folder, "audit", asdict(settings))

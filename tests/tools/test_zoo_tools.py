@@ -177,7 +177,7 @@ def test_an_unknown_stage_is_one_clear_line(ran, tmp_path, monkeypatch, capsys):
 
 
 def audited(folder, ood, numbers, n=10, weights="w"):
-    settings = Settings("m", "test", ood=ood, attack=(), ood_attack="l2:1.0")
+    settings = Settings(model="m", data="test", ood=ood, attack=(), ood_attack="l2:1.0")
     run = Run.create(folder, "audit", asdict(settings))
     names = [name_of(spec) for spec in ood]
     run.note(

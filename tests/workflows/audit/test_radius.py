@@ -40,7 +40,7 @@ def curves(tmp_path_factory):
     protocol = choose(model, known)
     inside = Inside(protocol, model(x), torch.from_numpy(known.labels), HEAT)
     run = Run.create(tmp_path_factory.mktemp("radius") / "run", "audit", {"model": "m"})
-    asked = Settings("m", "known", radius_curve=f"l2:{FAR}")
+    asked = Settings(model="m", data="known", radius_curve=f"l2:{FAR}")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("counterlens.workflows.audit.radius.STEPS", 30)  # a plane needs no more
         radius_curves(

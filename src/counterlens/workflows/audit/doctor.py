@@ -1,7 +1,6 @@
-"""Examine one classifier and keep what was found."""
+"""Examine one classifier and write the findings."""
 
 from collections import Counter
-from pathlib import Path
 
 from counterlens.data import open_set
 from counterlens.doctor import examine
@@ -9,33 +8,25 @@ from counterlens.models import load
 from counterlens.models.weights import weights_hash
 from counterlens.report import render
 from counterlens.runs import Number, Run, new_folder
+from counterlens.workflows._shared.options import settings_of, takes
+from counterlens.workflows.audit.options import DoctorOptions
 
 
-def doctor(
-    model: str,
-    data: str | None = None,
-    *,
-    out: Path | None = None,
-    seed: int = 0,
-    device: str = "auto",
-    trust_remote_code: bool = False,
-) -> Run:
+@takes(DoctorOptions)
+def doctor(model: str, data: str | None = None, *, options: DoctorOptions) -> Run:
     """Is this classifier wrapped right? Writes a run with the table `doctor`.
 
     Args:
         model: spec of the classifier.
         data: spec of images it should know, labelled at best. Default: shipped photographs.
-        out: folder to create. Default: a new one under runs/.
-        seed: draws the images that are looked at.
-        device: where to compute.
-        trust_remote_code: allow code that comes with the weights.
     """
-    classifier = load(model, device=device, trust_remote_code=trust_remote_code)
+    seed, trust = options.seed, options.trust_remote_code
+    classifier = load(model, device=options.device, trust_remote_code=trust)
     images = open_set(data, seed=seed) if data is not None else None
     findings = examine(classifier, images, seed=seed)
 
-    settings = {"model": model, "data": data, "seed": seed, "device": device}
-    run = Run.create(out or new_folder("doctor", classifier.name), "doctor", settings)
+    settings = settings_of(options, model=model, data=data)
+    run = Run.create(options.out or new_folder("doctor", classifier.name), "doctor", settings)
     run.write_table("doctor", [finding.row() for finding in findings])
     counts = Counter(finding.status for finding in findings)
     protocol = f"checks of the doctor on {data or 'shipped photographs'}"

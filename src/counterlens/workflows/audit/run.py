@@ -4,7 +4,6 @@ One pass over each set; every number is a function of the logits it leaves.
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -29,9 +28,11 @@ from counterlens.runs import (
     new_folder,
 )
 from counterlens.workflows._shared.objects import Objects, headline, texts
+from counterlens.workflows._shared.options import settings_of, shared, takes
 from counterlens.workflows.audit import gallery
 from counterlens.workflows.audit.gates import check_requirements, gate_rows
 from counterlens.workflows.audit.network_facts import network_facts
+from counterlens.workflows.audit.options import AuditOptions
 from counterlens.workflows.audit.protocol import Inside, Protocol, choose
 from counterlens.workflows.audit.radius import radius_curves
 from counterlens.workflows.audit.robustness import parse_attack, robustness, seconds, worst_ood
@@ -43,93 +44,53 @@ from counterlens.workflows.compare.run import compare
 from counterlens.workflows.explain.edits import edit_numbers
 
 
-def audit(
-    models: object,
-    data: object,
-    *,
-    about: str | Sequence[str] = (),
-    ood: object = (),
-    attack: str | Sequence[str] = (),
-    ood_attack: str | None = None,
-    attack_version: str = "standard",
-    attack_points: int = 1000,
-    budget: str | None = None,
-    radius_curve: str | None = None,
-    surrogate: object = (),
-    flips: int = 0,
-    calibrate: object = None,
-    require: str | Sequence[str] = (),
-    anyway: bool = False,
-    limit: int | None = None,
-    batch: int | None = None,
-    workers: int | None = None,
-    out: Path | None = None,
-    resume: bool = False,
-    seed: int = 0,
-    device: str = "auto",
-    trust_remote_code: bool = False,
-    quiet: bool = False,
-) -> list[Run]:
+@takes(AuditOptions)
+def audit(models: object, data: object, options: AuditOptions) -> list[Run]:
     """Audit one model or several; the last run is the one to show.
 
     Several models get a run each, inside `out`, and a comparison of them beside it. Under attack
-    they attack each other: images found against one are tried on the others.
+    they attack each other: adversarial images of one are tried on the others.
 
     Args:
         models: one model or a list of them, or a mapping that names them. A model is a spec
-            (NAME=SPEC calls it by a name of your own), a Classifier, or a torch module that says
+            (NAME=SPEC calls it by a name of your own), a Classifier, or a torch module with
             its classes and size; see `as_classifier`.
         data: a spec, or an object: a torch Dataset or DataLoader, a Hugging Face dataset, (images,
-            labels) arrays; see `as_image_set`. So is `calibrate`, whose images the temperature is
-            fitted on, and so are the sets of `ood`: a list, or a mapping that names them.
-        attack: balls such as l2:0.5 or linf:8/255.
-        surrogate: further models of the same classes to attack in place of the audited ones.
-        about: `NAME: key=value`, what a model's card does not tell: family, attention, training.
+            labels) arrays; see `as_image_set`. So are `calibrate`, and the sets of `ood`: a list,
+            or a mapping that names them.
     """
-    given = Objects(device, limit, seed, trust_remote_code)
-    specs, images = given.model_specs(models), given.set_spec(data)
-    names = [families.named(model)[0] for model in specs]
-    told = families.told(texts(about), names)
-    settings = Settings(
-        specs[0],
-        images,
-        given.set_specs(ood),
-        texts(attack),
-        ood_attack,
-        attack_version,
-        attack_points,
-        budget,
-        flips,
-        None if calibrate is None else given.set_spec(calibrate),
-        texts(require),
-        anyway,
-        limit,
-        batch,
-        workers,
-        seed,
-        device,
-        trust_remote_code,
-        radius_curve,
-        tuple(given.model_specs(texts(surrogate))) if surrogate else (),
-    )
+    objects = Objects(options.device, options.limit, options.seed, options.trust_remote_code)
+    specs = objects.model_specs(models)
+    facts = families.told(options.about, [families.named(model)[0] for model in specs])
+    settings = _settings(specs[0], data, options, objects)
     _check(settings)
+    images = settings.data
     if len(specs) == 1:
-        folder = out or new_folder("audit", f"{_short(specs[0])}-{name_of(images)}")
-        return [_audit(settings, folder, told, given, resume=resume, quiet=quiet)]
-    parent = out or new_folder("audit", f"{len(specs)}-models-{name_of(images)}")
+        folder = options.out or new_folder("audit", f"{_short(specs[0])}-{name_of(images)}")
+        return [_audit(settings, folder, facts, objects)]
+    parent = options.out or new_folder("audit", f"{len(specs)}-models-{name_of(images)}")
     runs = []
     for number, model in enumerate(specs, 1):
         folder = parent / f"{number}-{_short(model)}"
-        if resume and (folder / "DONE").exists():
+        if options.resume and (folder / "DONE").exists():
             runs.append(Run.open(folder))
             continue
         peers = tuple(other for other in specs if other != model) if settings.attack else ()
-        asked = replace(settings, model=model, peers=peers)
-        runs.append(_audit(asked, folder, told, given, resume=resume, quiet=quiet))
-    together = parent / "compare"
-    if resume and (together / "DONE").exists():
-        return [*runs, Run.open(together)]
-    return [*runs, compare([run.folder for run in runs], out=together)]
+        runs.append(_audit(replace(settings, model=model, peers=peers), folder, facts, objects))
+    side_by_side = parent / "compare"
+    if options.resume and (side_by_side / "DONE").exists():
+        return [*runs, Run.open(side_by_side)]
+    return [*runs, compare([run.folder for run in runs], out=side_by_side)]
+
+
+def _settings(model: str, data: object, options: AuditOptions, objects: Objects) -> Settings:
+    """The options with specs in place of objects."""
+    given = shared(options, Settings)
+    given["ood"] = objects.set_specs(options.ood)
+    given["calibrate"] = None if options.calibrate is None else objects.set_spec(options.calibrate)
+    surrogate = texts(options.surrogate)
+    given["surrogate"] = tuple(objects.model_specs(surrogate)) if surrogate else ()
+    return Settings(model=model, data=objects.set_spec(data), **given)
 
 
 def _check_balls(settings: Settings, numbers: float = float("inf")) -> None:
@@ -166,35 +127,27 @@ def _short(model: str) -> str:
     return key_part(Path(model.split("@")[0].split(":")[-1]).name) or "model"
 
 
-def _audit(
-    settings: Settings,
-    folder: Path,
-    told: families.Told,
-    given: Objects,
-    *,
-    resume: bool,
-    quiet: bool,
-) -> Run:
+def _audit(settings: Settings, folder: Path, facts: families.Told, objects: Objects) -> Run:
     name, spec = families.named(settings.model)
-    classifier = given.load(settings.model)
+    classifier = objects.load(settings.model)
     size, channels = fitting_size(classifier.preprocess), classifier.channels
     _check_balls(settings, channels * math.prod(classifier.preprocess.size))
 
     def opened(spec: str) -> ImageSet:
-        return given.open(spec, size=size, channels=channels)
+        return objects.open(spec, size=size, channels=channels)
 
     images = opened(settings.data)
     protocol = choose(classifier, images)
     outside = [opened(from_images(spec, settings.data)) for spec in settings.ood]
     held = opened(settings.calibrate) if settings.calibrate else None
 
-    run = Run.create(folder, "audit", asdict(settings), resume=resume)
+    run = Run.create(folder, "audit", settings_of(settings), resume=settings.resume)
     weights = weights_hash(classifier)
     mined = [s for s in (settings.data, *settings.ood) if weights in mined_with(s)]
     run.note(
         model=headline(settings.model, classifier),
         spec=spec,
-        about={**network_facts(classifier), "filter": bool(mined), **told.get(name, {})},
+        about={**network_facts(classifier), "filter": bool(mined), **facts.get(name, {})},
         data=images.name,
         classes=len(protocol.classes),
         matched=protocol.matching.summary(),
@@ -214,17 +167,27 @@ def _audit(
     if not settings.anyway:
         doctor.refuse_if_failed(findings)
 
-    said = _Said(run, classifier, settings, quiet)
+    said = _Said(run, classifier, settings)
     inside, reported = _inside(said, images, protocol, held)
     run.add_numbers(_background(said, images))
     if settings.flips:
         run.add_numbers(edit_numbers(classifier, images, points=settings.flips))
     for other in outside:
         _outside(said, other, inside)
-    others, rows = surrogates(settings, classifier, images, protocol, given.load)
+    others, rows = surrogates(settings, classifier, images, protocol, objects.load)
     run.write_table("surrogates", rows)
     for text in settings.attack:
-        robustness(run, classifier, images, protocol, reported, text, settings, others, quiet=quiet)
+        robustness(
+            run,
+            classifier,
+            images,
+            protocol,
+            reported,
+            text,
+            settings,
+            others,
+            quiet=settings.quiet,
+        )
     if settings.ood_attack:
         for other in outside:
             worst_ood(
@@ -234,11 +197,13 @@ def _audit(
                 inside.against(other, classifier),
                 settings.ood_attack,
                 settings,
-                quiet=quiet,
+                quiet=settings.quiet,
             )
     if settings.radius_curve:
         views = [(other, inside.against(other, classifier)) for other in outside]
-        radius_curves(run, classifier, images, reported, inside, views, settings, quiet=quiet)
+        radius_curves(
+            run, classifier, images, reported, inside, views, settings, quiet=settings.quiet
+        )
     run.write_table("gates", gate_rows(settings, run.numbers))
     render(run)
     run.finish()
@@ -252,7 +217,6 @@ class _Said:
     run: Run
     classifier: Classifier
     settings: Settings
-    quiet: bool
 
     def about(self, images: ImageSet, role: str) -> Tensor:
         """Outputs for a whole set, from the state of an interrupted run where it has them."""
@@ -264,7 +228,7 @@ class _Said:
             images,
             batch=self.settings.batch or "auto",
             workers="auto" if self.settings.workers is None else self.settings.workers,
-            progress=not self.quiet,
+            progress=not self.settings.quiet,
             out=path,
         )
         return torch.as_tensor(found.logits)

@@ -1,34 +1,17 @@
-"""What an audit is asked to do."""
+"""One audit of one model: its options, and the specs they are about."""
 
-from dataclasses import dataclass
+from counterlens.workflows._shared.options import record
+from counterlens.workflows.audit.options import AuditOptions
 
 
-@dataclass(frozen=True)
-class Settings:
+@record
+class Settings(AuditOptions):
     """Everything that decides what an audit measures; a resumed run must agree on it.
 
-    `surrogate` and `peers` name models whose adversarial images are tried on this one: those that
-    were asked for, and the other models of the same audit.
+    `peers` names the other models of the same audit, whose adversarial images are tried on this
+    one as those of `surrogate` are.
     """
 
     model: str
     data: str
-    ood: tuple[str, ...] = ()
-    attack: tuple[str, ...] = ()
-    ood_attack: str | None = None
-    attack_version: str = "standard"
-    attack_points: int = 1000
-    budget: str | None = None
-    flips: int = 0
-    calibrate: str | None = None
-    require: tuple[str, ...] = ()
-    anyway: bool = False
-    limit: int | None = None
-    batch: int | None = None
-    workers: int | None = None
-    seed: int = 0
-    device: str = "auto"
-    trust_remote_code: bool = False
-    radius_curve: str | None = None
-    surrogate: tuple[str, ...] = ()
     peers: tuple[str, ...] = ()

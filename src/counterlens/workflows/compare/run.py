@@ -25,8 +25,10 @@ from counterlens.runs import (
     reading,
 )
 from counterlens.runs.keys import bounded, meaning, model_words, show, verdict, worst_verdict
+from counterlens.workflows._shared.options import settings_of, takes
 from counterlens.workflows.compare import families, pairs
 from counterlens.workflows.compare.flips import flip_results
+from counterlens.workflows.compare.options import CompareOptions
 
 RULE = (
     "A model fails where it is behind the best of the comparison by more than the metric's limit "
@@ -36,27 +38,19 @@ RULE = (
 _MEANS = ("auroc", "worst_auroc", "mmc")
 
 
-def compare(
-    *runs: str | Path | Run | Sequence[Any],
-    about: str | Sequence[str] = (),
-    require: str | Sequence[str] = (),
-    out: Path | None = None,
-) -> Run:
+@takes(CompareOptions)
+def compare(*runs: str | Path | Run | Sequence[Any], options: CompareOptions) -> Run:
     """Compare finished runs that hold numbers; write a run with tables and a report.
 
     Args:
         runs: at least two runs or their folders, audits as a rule; or lists of them.
-        about: `NAME: key=value`, what a model's audit could not tell: family, attention, training.
-        require: gates on the comparison's numbers, e.g. "flips.negative.high<=0.02": the first run
-            is the release before, the second the one to judge.
-        out: folder to create. Default: a new one under runs/.
     """
-    gates = [parse_gate(text) for text in ([require] if isinstance(require, str) else require)]
+    gates = [parse_gate(text) for text in options.require]
     opened = [_open(one) for one in _flat(runs)]
     if len(opened) < 2:
         raise InputError("compare needs at least two run folders: counterlens compare RUN RUN…")
     with reading(*opened):
-        run = _compare(opened, [about] if isinstance(about, str) else about, out)
+        run = _compare(opened, options)
         results = check_gates(gates, run.numbers)
         rows = [
             {"gate": r.gate.text, "value": r.value, "passed": r.passed, "why": r.why}
@@ -68,10 +62,10 @@ def compare(
         return run
 
 
-def _compare(opened: Sequence[Run], about: Sequence[str], out: Path | None) -> Run:
+def _compare(opened: Sequence[Run], options: CompareOptions) -> Run:
     """Everything is read and compared before the first file is written."""
     names = model_names(opened)
-    told = families.told(about, names)
+    told = families.told(options.about, names)
     numbers = dict(zip(names, (run.numbers for run in opened), strict=True))
     notes = _notes(names, opened)
     summary = summarise(numbers, judged=not notes)
@@ -95,9 +89,9 @@ def _compare(opened: Sequence[Run], about: Sequence[str], out: Path | None) -> R
         "everything": _everything(numbers),
     }
     run = Run.create(
-        out or new_folder("compare", "-".join(names)),
+        options.out or new_folder("compare", "-".join(names)),
         "compare",
-        {"runs": [str(one.folder) for one in opened]},
+        settings_of(options, runs=[str(one.folder) for one in opened]),
     )
     for name, rows in tables.items():
         run.write_table(name, rows)

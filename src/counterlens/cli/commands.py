@@ -1,0 +1,125 @@
+"""Commands made from options records: flags, groups and examples of --help.
+
+    @command(app, AuditOptions, example="zoo:cifar10-plain-small sample:cifar10")
+    def audit(models: Annotated[list[str], typer.Argument()], options: AuditOptions) -> None: ...
+
+Arguments are parameters of the function; each field of the record becomes a flag.
+"""
+
+import functools
+import inspect
+import typing
+from collections.abc import Callable
+from dataclasses import MISSING, Field
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+
+from counterlens.workflows._shared.options import build, many, options_of
+
+
+class GroupedCommand(TyperCommand):
+    """A command whose --help lists the options under the headings of their record."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        groups: dict[str, list[tuple[str, str]]] = {}
+        for param in self.get_params(ctx):
+            row = param.get_help_record(ctx)
+            if row is None:
+                continue
+            own = getattr(param, "rich_help_panel", None)
+            default = "Arguments" if param.param_type_name == "argument" else "Run"
+            groups.setdefault(own or default, []).append(row)
+        last = [groups.pop("Run")] if "Run" in groups else []
+        for name, rows in [*groups.items(), *(("Run", rows) for rows in last)]:
+            with formatter.section(name):
+                formatter.write_dl(rows)
+
+
+def command(
+    app: typer.Typer, kind: type[Any], *, name: str | None = None, example: str
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Register a function as a command whose flags are the fields of a record.
+
+    Args:
+        app: where the command belongs.
+        kind: the record; the function takes it as `options`.
+        name: of the command, where it is not the function's.
+        example: arguments of one use that works, shown at the end of --help.
+    """
+
+    def decorate(function: Callable[..., None]) -> Callable[..., None]:
+        called = name or function.__name__
+        signature = inspect.signature(function)
+        own = [one for one in signature.parameters.values() if one.name != "options"]
+        declared = options_of(kind)
+
+        @functools.wraps(function)
+        def run(**given: Any) -> None:
+            flags = {field: given.pop(field) for field in declared}
+            switches = {
+                field: flags.pop(field)
+                for field, one in declared.items()
+                if one.metadata["scope"] == "command"
+            }
+            options = build(kind, flags, kind(**switches, **_required(kind, flags)), command=called)
+            function(**given, options=options)
+
+        types_of = typing.get_type_hints(kind)
+        params = [_parameter(field, types_of[field], one) for field, one in declared.items()]
+        own = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own]
+        run.__signature__ = signature.replace(parameters=[*own, *params])  # type: ignore[attr-defined]
+        run.__annotations__ = {one.name: one.annotation for one in [*own, *params]}
+        run.options_record = kind  # type: ignore[attr-defined]
+        group = (
+            "counterlens"
+            if app.info.name in (None, "counterlens")
+            else f"counterlens {app.info.name}"
+        )
+        epilog = f"Example:\n\n\b\n  {group} {called} {example}"
+        app.command(called, cls=GroupedCommand, epilog=epilog)(run)
+        return run
+
+    return decorate
+
+
+def _required(kind: type[Any], flags: dict[str, Any]) -> dict[str, Any]:
+    """Values of the fields that have no default."""
+    return {n: flags[n] for n, one in options_of(kind).items() if one.default is MISSING}
+
+
+def _parameter(name: str, annotation: Any, one: Field[Any]) -> inspect.Parameter:
+    """One field as a parameter that Typer reads."""
+    facts = one.metadata
+    several = many(annotation)
+    kind = list[typing.get_args(annotation)[0]] if several else annotation  # type: ignore[misc]
+    text = facts["help"] + (" May be repeated." if several else "")
+    flags = (facts["flag"] or f"--{name.replace('_', '-')}").split("/")
+    declared = typer.Option(
+        *flags, help=text, metavar=facts["unit"], rich_help_panel=facts["group"]
+    )
+    default = inspect.Parameter.empty if one.default is MISSING else one.default
+    return inspect.Parameter(
+        name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=list(default) if several else default,
+        annotation=Annotated[kind, declared],
+    )
+
+
+def records(app: typer.Typer) -> dict[str, type[Any]]:
+    """Every command that is made from a record, `curate adversarial` with both words."""
+    from typer.main import get_command
+
+    found: dict[str, type[Any]] = {}
+
+    def walk(node: Any, words: tuple[str, ...]) -> None:
+        kind = getattr(node.callback, "options_record", None)
+        if kind is not None:
+            found[" ".join(words)] = kind
+        for word, child in sorted(getattr(node, "commands", {}).items()):
+            walk(child, (*words, word))
+
+    walk(get_command(app), ())
+    return found

@@ -1,0 +1,105 @@
+"""What an audit can be asked to do; and the doctor."""
+
+from counterlens.workflows._shared.options import (
+    Compute,
+    Output,
+    Resumable,
+    Trust,
+    option,
+    record,
+)
+
+
+@record
+class AuditOptions(Output, Resumable, Compute, Trust):
+    """Options of audit."""
+
+    about: tuple[str, ...] = option(
+        (),
+        help='What a card does not say: "NAME: family=…, attention=…, training=…".',
+        unit="FACTS",
+        group="Models and data",
+        scope="run",
+    )
+    calibrate: str | None = option(
+        None,
+        help="Images to fit the temperature on, 100 or more. Default: 20 % of DATA, held out; a "
+        "set too small for that is reported on as a whole, at temperature 1.",
+        unit="SPEC",
+        group="Models and data",
+        scope="objects",
+    )
+    ood: tuple[str, ...] = option(
+        (),
+        help="Out-of-distribution images, [NAME=]SPEC.",
+        unit="SPEC",
+        group="Models and data",
+        scope="objects",
+    )
+    limit: int | None = option(
+        None, help="Use only this many images of each set.", unit="N", group="Models and data"
+    )
+    batch: int | None = option(
+        None,
+        help="Images per batch. Default: by the memory that is free.",
+        unit="N",
+        group="Models and data",
+    )
+    workers: int | None = option(
+        None, help="Decoding processes.", unit="N", group="Models and data"
+    )
+    attack: tuple[str, ...] = option(
+        (), help="Robustness test, e.g. l2:0.5, linf:8/255.", unit="BALL", group="Attacks"
+    )
+    attack_version: str = option(
+        "standard",
+        help="standard, plus, rand, ratio-era, or fast (APGD alone: a first estimate).",
+        unit="VERSION",
+        group="Attacks",
+    )
+    attack_points: int = option(
+        1000,
+        help="How many images to attack: the first, or drawn if sorted by class.",
+        unit="N",
+        group="Attacks",
+    )
+    budget: str | None = option(
+        None,
+        help="Time for each attack, e.g. 10m; bounds when it runs out. Probes come on top.",
+        unit="TIME",
+        group="Attacks",
+    )
+    surrogate: tuple[str, ...] = option(
+        (),
+        help="Attack this model, too, and try its adversarial images on the audited one.",
+        unit="MODEL",
+        group="Attacks",
+        scope="objects",
+    )
+    ood_attack: str | None = option(
+        None,
+        help="Worst-case OOD detection within this ball, e.g. l2:1.0.",
+        unit="BALL",
+        group="Attacks",
+    )
+    radius_curve: str | None = option(
+        None,
+        help="Confidence at eight radii up to this ball, e.g. l2:3, 200 images each.",
+        unit="BALL",
+        group="Attacks",
+    )
+    flips: int = option(
+        0,
+        help="Images that are classified again under small colour and frame edits.",
+        unit="N",
+        group="Further tests",
+    )
+    require: tuple[str, ...] = option(
+        (), help='Release gate, e.g. "accuracy.top1>=0.9".', unit="RULE", group="Gates"
+    )
+    anyway: bool = option(False, help="Go on although the doctor refused.", group="Gates")
+
+
+@record
+class DoctorOptions(Output, Compute, Trust):
+    """Options of doctor."""

@@ -1,0 +1,22 @@
+"""What a comparison can be asked to do."""
+
+from counterlens.workflows._shared.options import Output, option, record
+
+
+@record
+class CompareOptions(Output):
+    """Options of compare."""
+
+    about: tuple[str, ...] = option(
+        (),
+        help='What a model\'s audit does not say: "NAME: family=…, attention=…, training=…".',
+        unit="FACTS",
+        group="Models and data",
+        scope="run",
+    )
+    require: tuple[str, ...] = option(
+        (),
+        help='Release gate, old run first, e.g. "flips.negative.high<=0.02".',
+        unit="RULE",
+        group="Gates",
+    )
