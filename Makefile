@@ -45,6 +45,7 @@ check: install
 	$(BIN)/mypy --strict src
 	$(BIN)/lint-imports
 	$(BIN)/python tools/equations.py --verify
+	$(BIN)/python tools/options.py --verify
 
 fmt: install
 	$(BIN)/ruff format src tests tools benchmarks examples
@@ -52,6 +53,7 @@ fmt: install
 
 docs: install
 	$(BIN)/python tools/equations.py --write docs/equations.md
+	$(BIN)/python tools/options.py --write docs/reference/options.md
 
 equation: install
 	$(BIN)/python tools/equations.py $(KEY)

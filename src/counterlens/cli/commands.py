@@ -99,7 +99,7 @@ def _parameter(name: str, annotation: Any, one: Field[Any]) -> inspect.Parameter
     declared = typer.Option(
         *flags, help=text, metavar=facts["unit"], rich_help_panel=facts["group"]
     )
-    default = inspect.Parameter.empty if one.default is MISSING else one.default
+    default: Any = inspect.Parameter.empty if one.default is MISSING else one.default
     return inspect.Parameter(
         name,
         inspect.Parameter.KEYWORD_ONLY,

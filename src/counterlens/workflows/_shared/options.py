@@ -172,9 +172,8 @@ def build(
         raise InputError(
             f"options of {command} is {type(options).__name__}, expected {kind.__name__}."
         )
-    start = (
-        {} if options is None else {one.name: getattr(options, one.name) for one in fields(kind)}
-    )  # type: ignore[arg-type]
+    record_type: type[Any] = kind
+    start = {one.name: getattr(options, one.name) for one in fields(record_type)} if options else {}
     values = {**start, **keywords}
     for name, one in options_of(kind).items():
         if name not in values and one.default is MISSING:
