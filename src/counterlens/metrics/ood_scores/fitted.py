@@ -132,7 +132,7 @@ def _thinned(bank: Rows, most: int = 10_000_000) -> Tensor:
 
 def _gaussian(name: str, bank: Rows, labels: Labels) -> FittedScore:
     known = labels >= 0
-    classes = labels[known].unique()
+    classes = torch.unique(labels[known])
     if not len(classes):
         raise InputError(f"{name} needs labels of known classes among the fitted images.")
     rows, true = bank[known], labels[known]

@@ -59,7 +59,7 @@ def knn(features: Features, bank: Float[Tensor, "m d"], k: int) -> Scores:
     Equation: knn2022 (2)   s = −‖φ/‖φ‖ − (φ/‖φ‖)_(k)‖₂
     """
     unit, others = (torch.nn.functional.normalize(part.double()) for part in (features, bank))
-    parts = [torch.cdist(rows, others).kthvalue(k, dim=1).values for rows in unit.split(512)]
+    parts = [torch.cdist(rows, others).kthvalue(k, dim=1).values for rows in torch.split(unit, 512)]
     return -torch.cat(parts)
 
 
@@ -101,7 +101,7 @@ def vim(
     Equation: vim2022 (5)   s = log Σ_k exp z_k − α ‖R Rᵀ (φ − o)‖₂
     """
     outside = (features.double() - origin) @ residual
-    return energy(logits) - alpha * outside.norm(dim=1)
+    return energy(logits) - alpha * torch.linalg.vector_norm(outside, dim=1)
 
 
 def clip(features: Features, ceiling: float) -> Features:
