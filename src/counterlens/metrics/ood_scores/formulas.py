@@ -101,7 +101,8 @@ def vim(
     Equation: vim2022 (5)   s = log Σ_k exp z_k − α ‖R Rᵀ (φ − o)‖₂
     """
     outside = (features.double() - origin) @ residual
-    return energy(logits) - alpha * torch.linalg.vector_norm(outside, dim=1)
+    length: Tensor = torch.linalg.vector_norm(outside, dim=1)
+    return energy(logits) - alpha * length
 
 
 def clip(features: Features, ceiling: float) -> Features:
