@@ -72,7 +72,7 @@ def parse_scores(text: str | Sequence[str]) -> tuple[str, ...]:
     if unknown or not wanted:
         came = repr(unknown[0]) if unknown else "no score"
         raise InputError(
-            f"--ood-scores: {came} came, expected all or some of {', '.join(SCORES)}, "
+            f"OOD scores: {came} came, expected all or some of {', '.join(SCORES)}, "
             "separated by commas."
         )
     return SCORES if "all" in wanted else tuple(name for name in SCORES if name in wanted)
@@ -87,8 +87,8 @@ def fit(name: str, features: Rows, labels: Labels, head: Head) -> FittedScore:
     """
     if len(features) < LEAST:
         raise InputError(
-            f"{len(features)} images to fit OOD scores on, expected {LEAST} or more. Give others: "
-            "--ood-fit SPEC (ood_fit=…)."
+            f"{len(features)} images to fit OOD scores on, expected {LEAST} or more. "
+            "Give features of more images that are not reported on."
         )
     bank = features.double()
     match name:
