@@ -142,7 +142,7 @@ def _open_path(path: Path, name: str) -> ImageSet:
     if not path.exists():
         raise InputError(f"{path} does not exist, expected {FORMS}.")
     suffix = path.suffix.lower()
-    if suffix in (".csv", ".tsv", ".jsonl"):
+    if suffix in (".csv", ".tsv", ".jsonl", ".parquet"):
         from counterlens.data.sources.manifests import open_manifest
 
         return open_manifest(path, name=name)

@@ -12,7 +12,7 @@ import numpy as np
 
 from counterlens.data.provenance import NAMES
 from counterlens.data.sets import Excluded, file_set, unfit
-from counterlens.errors import InputError
+from counterlens.errors import InputError, MissingExtra, first_line
 from counterlens.images import ImageSet
 from counterlens.runs import plain_file, read_lines
 
@@ -21,12 +21,13 @@ Columns = dict[str, list[str]]
 
 
 def open_manifest(path: Path, *, name: str, excluded: list[Excluded] | None = None) -> ImageSet:
-    """The pictures that a .csv, .tsv or .jsonl file lists.
+    """The pictures that a .csv, .tsv, .jsonl or .parquet file lists.
 
     Args:
         excluded: where to put files that cannot be read, in place of refusing the whole table.
     """
-    table = _from_lines(path) if path.suffix.lower() == ".jsonl" else _from_cells(path)
+    readers = {".jsonl": _from_lines, ".parquet": _from_parquet}
+    table = readers.get(path.suffix.lower(), _from_cells)(path)
     if not any(table.values()):
         raise InputError(f"{path} lists no pictures, expected rows with a path column.")
     if "" in table.get("path", [""]):
@@ -89,6 +90,26 @@ def _from_lines(path: Path) -> Columns:
     keys = dict.fromkeys(key for row in rows for key in row)
     return {
         key: ["" if (value := row.get(key)) is None else str(value) for row in rows] for key in keys
+    }
+
+
+def _from_parquet(path: Path) -> Columns:
+    """The columns of a Parquet file; an empty cell is empty text."""
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError:
+        raise MissingExtra(
+            f"{path} needs pyarrow. Install it: pip install 'counterlens[formats]'."
+        ) from None
+    plain_file(path, what="table")
+    try:
+        stored = parquet.read_table(path)
+    except (pyarrow.ArrowException, OSError) as error:
+        raise InputError(f"{path} is no whole Parquet file ({first_line(error)}).") from None
+    return {
+        key: ["" if value is None else str(value) for value in stored[key].to_pylist()]
+        for key in stored.column_names
     }
 
 
