@@ -19,6 +19,7 @@ from counterlens.cli import cgn
 from counterlens.cli import curate as curation
 from counterlens.cli import disagree as generating
 from counterlens.cli import explain as explanations
+from counterlens.cli import neurons as units
 from counterlens.cli import repair as repairs
 from counterlens.cli import reproduce as figures
 from counterlens.cli import train as training
@@ -37,6 +38,7 @@ __all__ = [
     "main",
     "repairs",
     "training",
+    "units",
 ]
 
 
