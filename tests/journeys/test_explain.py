@@ -277,6 +277,6 @@ def test_a_cut_folder_says_so_and_each_picture_is_progress(model, tmp_path, monk
     assert [words[1:] for words in reported] == [(i, 16) for i in range(16)]
     assert len(cut.rows) == 16
     told = [row["note"] for row in cut.run.table("notes")]
-    assert "16 of 18 pictures of many; more: --limit 18" in told
+    assert "16 of 18 pictures of many; more: limit=18" in told
     two = explain(model, [f"{tmp_path}/many"], out=tmp_path / "two", limit=2, **asked)
     assert not any("--limit" in row["note"] for row in two.run.table("notes"))

@@ -201,19 +201,19 @@ def test_the_search_is_repeated_with_another_second_classifier(folder, tmp_path)
 
 def test_a_stopped_run_goes_on_with_the_next_image(folder, tmp_path, monkeypatch):
     whole = run(folder, tmp_path / "whole")
-    made, real = [], generating._make
+    made, real = [], generating._generate
 
-    def stopping(run_, model, batch, *rest):
+    def stopping(job, batch, stored):
         if len(made) == 3:
             raise KeyboardInterrupt
         made.append(batch)
-        real(run_, model, batch, *rest)
+        real(job, batch, stored)
 
-    monkeypatch.setattr(generating, "_make", stopping)
+    monkeypatch.setattr(generating, "_generate", stopping)
     monkeypatch.setattr(generating, "FEW", 1)
     with pytest.raises(KeyboardInterrupt):
         run(folder, tmp_path / "part")
-    monkeypatch.setattr(generating, "_make", real)
+    monkeypatch.setattr(generating, "_generate", real)
     part = run(folder, tmp_path / "part", resume=True)
     first, second = whole.table("disagreements"), part.table("disagreements")
     assert [row["image"] for row in first] == [row["image"] for row in second]
@@ -222,15 +222,15 @@ def test_a_stopped_run_goes_on_with_the_next_image(folder, tmp_path, monkeypatch
 
 
 def test_running_out_of_memory_goes_on_with_less(folder, tmp_path, monkeypatch):
-    real, sizes = generating._make, []
+    real, sizes = generating._generate, []
 
-    def failing(run_, model, batch, *rest):
+    def failing(job, batch, stored):
         sizes.append(len(batch))
         if len(batch) > 1:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        real(run_, model, batch, *rest)
+        real(job, batch, stored)
 
-    monkeypatch.setattr(generating, "_make", failing)
+    monkeypatch.setattr(generating, "_generate", failing)
     assert run(folder, tmp_path / "run").done
     assert sizes[:2] == [2, 1]
 
@@ -239,15 +239,15 @@ def test_one_image_that_does_not_fit_is_made_block_by_block_and_is_the_same(
     folder, tmp_path, monkeypatch
 ):
     whole = run(folder, tmp_path / "whole")
-    real, tried = generating._make, []
+    real, tried = generating._generate, []
 
-    def failing(run_, model, batch, terms, settings, kept, say):
-        tried.append((len(batch), kept))
-        if len(batch) > 1 or kept != "blocks":
+    def failing(job, batch, stored):
+        tried.append((len(batch), stored))
+        if len(batch) > 1 or stored != "blocks":
             raise torch.OutOfMemoryError("CUDA out of memory")
-        real(run_, model, batch, terms, settings, kept, say)
+        real(job, batch, stored)
 
-    monkeypatch.setattr(generating, "_make", failing)
+    monkeypatch.setattr(generating, "_generate", failing)
     tight = run(folder, tmp_path / "tight")
     assert tight.done and tried[1:3] == [(1, 0), (1, "blocks")]
     for a, b in zip(whole.table("disagreements"), tight.table("disagreements"), strict=True):

@@ -1,6 +1,6 @@
-"""What workflows with a generator share: asking whether it can draw, optimising.
+"""What workflows with a generator share: whether it can draw a class, and optimisation.
 
-Every image is kept as soon as it is made, so a run that was stopped goes on with the next one.
+Every image is written as soon as it is finished, so a stopped run goes on with the next one.
 """
 
 import hashlib
@@ -8,6 +8,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -41,37 +42,8 @@ ENOUGH = 0.5
 """Below this share of prompt samples in which the class is seen, the generator cannot draw it."""
 
 
-@dataclass(frozen=True)
-class Wish:
-    """One image to make.
-
-    Args:
-        name: of its files.
-        prompt: where it starts.
-        seed: of its noise and cut-outs.
-        columns: what each term of the score reads.
-    """
-
-    name: str
-    prompt: str
-    seed: int
-    columns: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Made:
-    """One image that was made, as files in the run."""
-
-    wish: Wish
-    image: str
-    start: str
-    score: float
-    before: float
-    trace: tuple[float, ...]
-
-
 def seed_of(*parts: object) -> int:
-    """A seed that depends on what is asked and on nothing else."""
+    """A seed that depends on its arguments and on nothing else."""
     text = " ".join(str(part) for part in parts)
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 2
 
@@ -84,7 +56,7 @@ def fitting(settings: Settings, model: LatentDiffusion) -> Settings:
     """The paper's settings where the generator has its size; for a small one others.
 
     The paper's constants are for 512 pixels. At 32 its noise alone fools a classifier, so that
-    cut-outs no longer ask about the image, and its steps are short.
+    cut-outs no longer query the image, and its steps are short.
     """
     if model.side >= SMALL:
         return settings
@@ -115,22 +87,22 @@ def changed(settings: Settings, changes: Sequence[str]) -> Settings:
                 new[key] = type(known[key])(value)
         except ValueError:
             raise InputError(f"--set got {text!r}; {key} is now {known[key]!r}.") from None
-    found = replace(settings, **new)
+    result = replace(settings, **new)
     low = {"guidance": 1, "steps": 1, "last": 1, "updates": 0, "cuts": 0, "sigma": 0,
            "text_rate": 0, "noise_rate": 0}  # fmt: skip
     for key, least in low.items():
-        if not getattr(found, key) >= least:
-            raise InputError(f"{key} is {getattr(found, key)}, expected {least} or more.")
-    return found
+        if not getattr(result, key) >= least:
+            raise InputError(f"{key} is {getattr(result, key)}, expected {least} or more.")
+    return result
 
 
 def logit_table(classifier: Classifier) -> Callable[[Images], Logits]:
     """Images of the classifier's size to its logits, after temperature; differentiable."""
-    warmth = temperature_of(classifier)
+    temperature = temperature_of(classifier)
 
     def table(x: Images) -> Logits:
         logits: torch.Tensor = classifier(x)
-        return logits.float() / warmth
+        return logits.float() / temperature
 
     return table
 
@@ -184,119 +156,151 @@ def can_draw(
 
 
 def _synonyms(name: str) -> list[str]:
-    bare = captions.word(name).lower()
+    word = captions.word(name).lower()
     listed = [part.strip() for part in name.split(",")[1:]]
-    known = [other for group in ALIASES if bare in group for other in group if other != bare]
+    known = [other for group in ALIASES if word in group for other in group if other != word]
     return [*listed, *known][:3]
 
 
 Nets = Sequence[Classifier]
-Terms = Callable[[Nets, Sequence[Wish]], list[Term]]
-"""The score of some wishes, given the classifiers; where they are is not its business."""
 
 
 @dataclass(frozen=True)
-class Crew:
-    """Workers that make images side by side, on Ray; each writes its own into the run's folder.
+class Request:
+    """One image to generate.
+
+    Args:
+        name: of its files.
+        prompt: where it starts.
+        seed: of its noise and cut-outs.
+        columns: what each term of the score reads.
+    """
+
+    name: str
+    prompt: str
+    seed: int
+    columns: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Generated:
+    """One generated image, as files in the run."""
+
+    request: Request
+    image: str
+    start: str
+    score: float
+    before: float
+    trace: tuple[float, ...]
+
+
+Terms = Callable[[Nets, Sequence[Request]], list[Term]]
+"""The score of some requests, given the classifiers; where they are is not its business."""
+
+
+@dataclass(frozen=True)
+class Workers:
+    """Workers that generate images side by side, on Ray; each writes into the run's folder.
 
     Args:
         on: ray, or ray://HOST:PORT; there all machines must reach the folder.
         make: opens generator and classifiers, once per worker.
-        workers: how many at most; None takes the GPUs, or else the cores, of this machine.
+        most: how many at most; None takes the GPUs, or else the cores, of this machine.
         gpus: per worker.
     """
 
     on: str
     make: Callable[[], tuple[LatentDiffusion, Nets]]
-    workers: int | None = None
+    most: int | None = None
     gpus: float = 0.0
 
 
-def optimise(
-    run: Run,
-    model: LatentDiffusion,
-    wishes: Sequence[Wish],
-    terms: Terms,
-    nets: Nets,
-    *,
-    settings: Settings,
-    memory: str | None,
-    say: Say,
-    crew: Crew | None = None,
-) -> list[Made]:
-    """Make all images, as many at a time as memory allows; those there are not made again."""
-    waiting = [wish for wish in wishes if not _state(run, wish).exists()]
-    if len(waiting) < len(wishes):
-        say(f"{len(wishes) - len(waiting)} of {len(wishes)} images were made before.")
-    if waiting and crew is not None:
-        _spread(run, crew, waiting, terms, settings, memory, say)
+@dataclass(frozen=True)
+class Generation:
+    """How images are generated for a score.
+
+    Args:
+        run: where they are written.
+        model: the generator.
+        nets: the classifiers that the score reads.
+        terms: the score of some requests.
+        settings: of the search.
+        memory: budget such as 12GB; None takes most of what is free.
+        log: takes lines of progress.
+        workers: None computes here.
+    """
+
+    run: Run
+    model: LatentDiffusion
+    nets: Nets
+    terms: Terms
+    settings: Settings
+    memory: str | None
+    log: Say
+    workers: Workers | None = None
+
+    def exists(self, request: Request) -> bool:
+        """Whether the image of a request is in the run."""
+        return _state(self.run, request).exists()
+
+
+def optimise(job: Generation, requests: Sequence[Request]) -> list[Generated]:
+    """Generate all images, as many at a time as memory allows; those in the run are skipped."""
+    waiting = [one for one in requests if not job.exists(one)]
+    if len(waiting) < len(requests):
+        job.log(f"{len(requests) - len(waiting)} of {len(requests)} images are in the run already.")
+    if waiting and job.workers is not None:
+        _distribute(job, job.workers, waiting)
     elif waiting:
-        _make_all(run, model, waiting, terms, nets, settings, room(memory, model.device), say)
-    return [_load(run, wish) for wish in wishes]
+        _generate_all(job, waiting, room(job.memory, job.model.device))
+    return [_load(job.run, one) for one in requests]
 
 
-def _spread(
-    run: Run,
-    crew: Crew,
-    wishes: Sequence[Wish],
-    terms: Terms,
-    settings: Settings,
-    memory: str | None,
-    say: Say,
-) -> None:
-    """Cut the wishes into shards for workers. What a lost worker had written is not made again."""
-    local = torch.cuda.device_count() / crew.gpus if crew.gpus else os.cpu_count() or 1
-    workers = crew.workers or max(1, int(local))
-    folder = run.folder.resolve()
+def _distribute(job: Generation, workers: Workers, requests: Sequence[Request]) -> None:
+    """Cut the requests into shards for workers; what a lost worker had written is skipped."""
+    local = torch.cuda.device_count() / workers.gpus if workers.gpus else os.cpu_count() or 1
+    count = workers.most or max(1, int(local))
+    folder, memory = job.run.folder.resolve(), job.memory
+    terms, settings = job.terms, job.settings
 
     def make() -> Work:
-        model, nets = crew.make()
-        own = Run.open(folder)
-        share = 1 if crew.gpus or memory else workers
+        model, nets = workers.make()
+        own = Generation(Run.open(folder), model, nets, terms, settings, memory, lambda line: None)
+        share = 1 if workers.gpus or memory else count
         budget = room(memory, model.device) // share
 
         def work(start: int, stop: int) -> Columns:
-            left = [wish for wish in wishes[start:stop] if not _state(own, wish).exists()]
-            _make_all(own, model, left, terms, nets, settings, budget, lambda line: None)
+            left = [one for one in requests[start:stop] if not own.exists(one)]
+            _generate_all(own, left, budget)
             return {"row": np.arange(start, stop)}
 
         return work
 
-    todo = shards(
-        len(wishes), min(MOST["cuda"] if crew.gpus else FEW, math.ceil(len(wishes) / workers))
-    )
+    size = min(MOST["cuda"] if workers.gpus else FEW, math.ceil(len(requests) / count))
     done = 0
     for shard, _ in map_shards(
-        make, todo, on=crew.on, workers=workers, gpus=crew.gpus, tell=say
+        make, shards(len(requests), size), on=workers.on, workers=count, gpus=workers.gpus,
+        tell=job.log,
     ):  # fmt: skip
         done += shard.stop - shard.start
-        say(f"{done} of {len(wishes)} images")
+        job.log(f"{done} of {len(requests)} images")
 
 
-def _make_all(
-    run: Run,
-    model: LatentDiffusion,
-    waiting: Sequence[Wish],
-    terms: Terms,
-    nets: Nets,
-    settings: Settings,
-    budget: int,
-    say: Say,
-) -> None:
+def _generate_all(job: Generation, waiting: Sequence[Request], budget: int) -> None:
+    model, settings = job.model, job.settings
     most = MOST.get(model.device.type, FEW)
 
     def plan() -> tuple[StoredSteps, int]:
         some = waiting[:most]
-        with _all_frozen(nets):
-            return steps_to_keep(
-                model, _begin(model, some, settings), settings, budget, terms(nets, some)
-            )
+        with _all_frozen(job.nets):
+            terms = job.terms(job.nets, some)
+            return steps_to_keep(model, _begin(model, some, settings), settings, budget, terms)
 
-    def make(batch: Sequence[Wish], stored: StoredSteps) -> None:
-        with _all_frozen(nets):
-            _make(run, model, batch, terms(nets, batch), settings, stored, say)
+    def make(batch: Sequence[Request], stored: StoredSteps) -> None:
+        with _all_frozen(job.nets):
+            _generate(job, batch, stored)
 
-    in_parts(waiting, plan, make, steps=settings.steps, say=say)
+    in_parts(waiting, plan, make, steps=settings.steps, say=job.log)
 
 
 MOST = {"cuda": 256}
@@ -304,52 +308,46 @@ FEW = 8
 """Images at a time, at most; elsewhere few, so that little is lost when a run is stopped."""
 
 
-def _begin(model: LatentDiffusion, batch: Sequence[Wish], settings: Settings) -> Inputs:
-    seeds = torch.tensor([wish.seed for wish in batch])
-    return begin(model, [wish.prompt for wish in batch], seeds, steps=settings.steps)
+def _begin(model: LatentDiffusion, batch: Sequence[Request], settings: Settings) -> Inputs:
+    seeds = torch.tensor([one.seed for one in batch])
+    return begin(model, [one.prompt for one in batch], seeds, steps=settings.steps)
 
 
-def _make(
-    run: Run,
-    model: LatentDiffusion,
-    batch: Sequence[Wish],
-    terms: list[Term],
-    settings: Settings,
-    stored: StoredSteps,
-    say: Say,
-) -> None:
+def _generate(job: Generation, batch: Sequence[Request], stored: StoredSteps) -> None:
+    run, model, settings = job.run, job.model, job.settings
+
     def callback(k: int, now: Iterate) -> None:
         if k % 5 == 0 or k == settings.updates:
-            say(f"  update {k} of {settings.updates}: mean score {now.judged.mean().item():.3f}")
+            score = now.judged.mean().item()
+            job.log(f"  update {k} of {settings.updates}: mean score {score:.3f}")
             preview = images.tile([x.detach().cpu() for x in now.points[:16]], columns=8)
             images.write_png(run.path("images", "preview.png"), preview)
 
-    seeds = torch.tensor([wish.seed for wish in batch], device=model.device)
-    start = _begin(model, batch, settings)
-    found = ascend(
-        model, start, terms, settings=settings, seeds=seeds, stored=stored, callback=callback
-    )
-    for i, wish in enumerate(batch):
-        images.write_png(run.path("images", f"{wish.name}.png"), found.images[i].cpu())
-        images.write_png(run.path("images", f"{wish.name}-start.png"), found.start_images[i].cpu())
-        state = {"score": found.scores[i].item(), "before": found.start[i].item(),
-                 "trace": found.trace[:, i].tolist(), "wish": asdict(wish)}  # fmt: skip
-        write_json(_state(run, wish), state)
+    seeds = torch.tensor([one.seed for one in batch], device=model.device)
+    result = ascend(
+        model, _begin(model, batch, settings), job.terms(job.nets, batch), settings=settings,
+        seeds=seeds, stored=stored, callback=callback,
+    )  # fmt: skip
+    for i, one in enumerate(batch):
+        images.write_png(run.path("images", f"{one.name}.png"), result.images[i].cpu())
+        images.write_png(run.path("images", f"{one.name}-start.png"), result.start_images[i].cpu())
+        state = {"score": result.scores[i].item(), "before": result.start[i].item(),
+                 "trace": result.trace[:, i].tolist(), "request": asdict(one)}  # fmt: skip
+        write_json(_state(run, one), state)
 
 
-def _state(run: Run, wish: Wish) -> Path:
-    return run.path("state", f"{wish.name}.json")
+def _state(run: Run, request: Request) -> Path:
+    return run.path("state", f"{request.name}.json")
 
 
-def _load(run: Run, wish: Wish) -> Made:
-    state = json.loads(_state(run, wish).read_text(encoding="utf-8"))
-    image, start = f"images/{wish.name}.png", f"images/{wish.name}-start.png"
-    return Made(wish, image, start, state["score"], state["before"], tuple(state["trace"]))
+def _load(run: Run, request: Request) -> Generated:
+    state = json.loads(_state(run, request).read_text(encoding="utf-8"))
+    image, start = f"images/{request.name}.png", f"images/{request.name}-start.png"
+    trace = tuple(state["trace"])
+    return Generated(request, image, start, state["score"], state["before"], trace)
 
 
-def _all_frozen(nets: Nets) -> Any:
-    from contextlib import ExitStack
-
+def _all_frozen(nets: Nets) -> ExitStack:
     stack = ExitStack()
     for net in nets:
         stack.enter_context(frozen(net))
@@ -363,10 +361,11 @@ def reread(run: Run, names: Sequence[str]) -> Images:
 
 
 __all__ = [
-    "Crew",
-    "Made",
+    "Generated",
+    "Generation",
     "Nets",
-    "Wish",
+    "Request",
+    "Workers",
     "can_draw",
     "changed",
     "column",

@@ -1,4 +1,4 @@
-"""What making something takes: seconds, and the rows that go through each network."""
+"""What a computation costs: seconds, and the rows that go through each network."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 @dataclass
 class Meter:
-    """Time and rows while something is made."""
+    """Seconds and rows of a computation."""
 
     began: float
     rows: dict[str, int] = field(default_factory=dict)

@@ -32,7 +32,7 @@ class Pictures:
         ids: a name for each.
         x: whole multiples of 1/255, of the classifier's size.
         labels: the true class as the classifier numbers it, −1 where unknown.
-        notes: what a reader should know.
+        notes: remarks on them for the report.
     """
 
     ids: tuple[str, ...]
@@ -66,11 +66,11 @@ def open_pictures(
 
     Args:
         given: files, arrays, sets of images, SPEC#ID, SPEC#NUMBER, SPEC#FROM:TO, or a whole SPEC.
-        limit: how many pictures of a whole SPEC, drawn by `seed`; 16 unless told.
+        limit: how many pictures of a whole SPEC, drawn by `seed`; by default 16.
         preprocess: None: the classifier's; a generator wants its own size.
     """
     if not given:
-        raise InputError("no picture came, expected files or SPEC#ID, e.g. sample:cifar10#12.")
+        raise InputError("no images, expected files or SPEC#ID, e.g. sample:cifar10#12.")
     ids: list[str] = []
     pixels: list[Pixels] = []
     labels: list[int] = []
@@ -85,12 +85,12 @@ def open_pictures(
             pixels.append(images.read(one))
             labels.append(-1)
         else:
-            held = one if isinstance(one, ImageSet) else None
-            found = held or _chosen(str(one), classifier, limit, seed)
-            ids += found.ids
-            pixels += [found.read(i) for i in range(len(found))]
-            labels += _labels(found, classifier)
-            notes += found.notes
+            opened = one if isinstance(one, ImageSet) else None
+            part = opened or _chosen(str(one), classifier, limit, seed)
+            ids += part.ids
+            pixels += [part.read(i) for i in range(len(part))]
+            labels += _labels(part, classifier)
+            notes += part.notes
     fit = preprocess or classifier.preprocess
     ready = [images.prepare(p, fit, channels=classifier.channels) for p in pixels]
     x = torch.stack([torch.from_numpy(one) for one in ready]).float() / 255
@@ -116,10 +116,10 @@ def _chosen(text: str, classifier: Classifier, limit: int | None, seed: int) -> 
         cut = subset(whole, sample_rows(len(whole), WHOLE, seed))
         if len(cut) == len(whole):
             return cut
-        told = f"{len(cut)} of {len(whole):,} pictures of {whole.name}; more: --limit {len(whole)}"
-        return replace(cut, notes=(*cut.notes, told))
-    made = scheme_of(spec) == "noise" and _is_place(place)
-    enough = int(place.rpartition(":")[2]) + 1 if made else None  # noise has as many as asked for
+        note = f"{len(cut)} of {len(whole):,} pictures of {whole.name}; more: limit={len(whole)}."
+        return replace(cut, notes=(*cut.notes, note))
+    drawn = scheme_of(spec) == "noise" and _is_place(place)
+    enough = int(place.rpartition(":")[2]) + 1 if drawn else None  # noise is endless
     whole = open_set(spec, limit=enough, seed=seed, size=size, channels=channels)
     if place in whole.ids:
         return subset(whole, [list(whole.ids).index(place)])
@@ -142,11 +142,11 @@ def _is_place(text: str) -> bool:
     return re.fullmatch(r"\d+(:\d+)?", text) is not None
 
 
-def _labels(found: ImageSet, classifier: Classifier) -> list[int]:
+def _labels(part: ImageSet, classifier: Classifier) -> list[int]:
     """Labels in the classifier's numbering; a class it does not know is unknown."""
-    known = {int(k) for k in found.labels if k >= 0}
-    if found.classes == numbered(len(found.classes)):  # nobody named them: the model's numbers
+    known = {int(k) for k in part.labels if k >= 0}
+    if part.classes == numbered(len(part.classes)):  # nobody named them: the model's numbers
         places = {k: k for k in known if k < len(classifier.classes)}
     else:
-        places = {k: class_named(classifier.classes, found.classes[k]) for k in known}
-    return [places.get(int(k), -1) for k in found.labels]
+        places = {k: class_named(classifier.classes, part.classes[k]) for k in known}
+    return [places.get(int(k), -1) for k in part.labels]

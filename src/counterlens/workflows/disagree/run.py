@@ -25,7 +25,7 @@ from counterlens.runs import Run, check_gates, key_part, new_folder, parse_gate
 from counterlens.scale import check_place
 from counterlens.workflows._shared.generate import (
     SMALL,
-    Crew,
+    Workers,
     can_draw,
     changed,
     fitting,
@@ -128,7 +128,7 @@ def disagree(
     used = "logarithms" if logarithms else "difference"
     run.note(search={**asdict(settings), "score": used})
     gpus = float(model.device.type == "cuda")
-    crew = None if on == "here" else Crew(on, opened, workers, gpus)
+    crew = None if on == "here" else Workers(on, opened, workers, gpus)
     task = Task(run, model, tuple(judges), settings, count, seed, memory, say, crew, logarithms)
     wanted = _drawable(task, pair, wanted, notes)
     rows = search(task, pair, wanted)

@@ -24,10 +24,11 @@ from counterlens.generators.diffusion.optimise import Settings, Term
 from counterlens.runs import Run, key_part
 from counterlens.types import Images, Scores
 from counterlens.workflows._shared.generate import (
-    Crew,
-    Made,
+    Generated,
+    Generation,
     Nets,
-    Wish,
+    Request,
+    Workers,
     column,
     confidence_table,
     logit_table,
@@ -67,27 +68,27 @@ class Task:
     seed: int
     memory: str | None
     say: Say
-    crew: Crew | None = None
+    crew: Workers | None = None
     logarithms: bool = False
 
 
-def apart(nets: Nets, batch: Sequence[Wish]) -> list[Term]:
-    """Each wish names two classifiers by number and a class of each: the first up, the other down.
+def apart(nets: Nets, batch: Sequence[Request]) -> list[Term]:
+    """Each request names two classifiers by number and a class of each: first up, second down.
 
     A batch is of one way: who is up is the same for all.
     """
     return disagreement(*_both(nets, batch, confidence_table))
 
 
-def apart_by_logarithms(nets: Nets, batch: Sequence[Wish]) -> list[Term]:
+def apart_by_logarithms(nets: Nets, batch: Sequence[Request]) -> list[Term]:
     """The same by logarithms."""
     return by_logarithms(*_both(nets, batch, logit_table))
 
 
-def _both(nets: Nets, batch: Sequence[Wish], table: Table) -> tuple[Term, Term]:
+def _both(nets: Nets, batch: Sequence[Request], table: Table) -> tuple[Term, Term]:
     def one(k: int) -> Term:
         net = nets[batch[0].columns[2 * k]]
-        places = column([wish.columns[2 * k + 1] for wish in batch], net.mean.device)
+        places = column([one.columns[2 * k + 1] for one in batch], net.mean.device)
         return Term(table(net), places, net.preprocess.size[0])
 
     return one(0), one(1)
@@ -113,25 +114,27 @@ def search(
     for number, net in zip(numbers, pair, strict=True):
         nets[number] = net
     for way in (0, 1):
-        wishes, classes = [], []
+        requests, classes = [], []
         up, down = numbers[way], numbers[1 - way]
         for one in wanted:
             for i in range(task.count):
                 start = seed_of("disagree", task.seed, one.name, i)
                 name = f"{prefix}{WAYS[way]}-{key_part(one.word)}-{i:02d}"
                 columns = (up, one.places[way], down, one.places[1 - way])
-                wishes.append(Wish(name, captions.prompt(one.word), start, columns))
+                requests.append(Request(name, captions.prompt(one.word), start, columns))
                 classes.append(one)
-        task.say(f"{pair[way].name} up, {pair[1 - way].name} down: {len(wishes)} images")
+        task.say(f"{pair[way].name} up, {pair[1 - way].name} down: {len(requests)} images")
         terms = apart_by_logarithms if task.logarithms else apart
-        made = optimise(task.run, task.model, wishes, terms, nets, settings=task.settings,
-                        memory=task.memory, say=task.say, crew=task.crew)  # fmt: skip
+        job = Generation(
+            task.run, task.model, nets, terms, task.settings, task.memory, task.say, task.crew
+        )
+        made = optimise(job, requests)
         rows += _rows(task, made, classes, way, pair)
     return rows
 
 
 def _rows(
-    task: Task, made: Sequence[Made], classes: Sequence[Shared], way: int, pair: Pair
+    task: Task, made: Sequence[Generated], classes: Sequence[Shared], way: int, pair: Pair
 ) -> list[dict[str, Any]]:
     """Everything measured on the PNG files, read back from disk."""
     x = reread(task.run, [one.image for one in made])

@@ -26,9 +26,10 @@ from counterlens.runs import Number, Run, key_part
 from counterlens.types import Images
 from counterlens.workflows._shared.generate import (
     DRAWS,
-    Crew,
+    Generation,
     Nets,
-    Wish,
+    Request,
+    Workers,
     column,
     optimise,
     reread,
@@ -61,7 +62,7 @@ class Drawing:
     seed: int
     memory: str | None
     say: Say
-    crew: Crew | None = None
+    crew: Workers | None = None
     similar: int = 0
     words: tuple[str, ...] = ()
     captioner: Captioner | None = None
@@ -100,9 +101,9 @@ def neuron_term(classifier: Classifier, units: Sequence[int]) -> Term:
     return Term(table, columns, classifier.preprocess.size[0])
 
 
-def own_units(nets: Nets, batch: Sequence[Wish]) -> list[Term]:
-    """Each wish raises the unit that it names."""
-    return [neuron_term(nets[0], [wish.columns[0] for wish in batch])]
+def own_units(nets: Nets, batch: Sequence[Request]) -> list[Term]:
+    """Each request raises the unit that it names."""
+    return [neuron_term(nets[0], [one.columns[0] for one in batch])]
 
 
 def draw_units(job: Drawing) -> tuple[list[dict[str, Any]], dict[str, Number]]:
@@ -122,7 +123,7 @@ def draw_units(job: Drawing) -> tuple[list[dict[str, Any]], dict[str, Number]]:
     real = _real(job, found) if found else {}
     words = _words(job, real)
     rows = [row for found in real.values() for row in found[:1]]
-    wishes = []
+    requests = []
     for unit in job.units:
         word, images, values = words[unit]
         best = int(values.argmax())
@@ -130,20 +131,22 @@ def draw_units(job: Drawing) -> tuple[list[dict[str, Any]], dict[str, Number]]:
         name = save(job.run, f"{stem}-prompt.png", images[best])
         rows.append({**_row(job, unit, PROMPT, name, values[best].item(), values.mean().item()),
                      "word": word})  # fmt: skip
-        wishes += [
-            Wish(f"{stem}-{i:02d}", captions.prompt(word), seed_of("unit", job.seed, i),
+        requests += [
+            Request(f"{stem}-{i:02d}", captions.prompt(word), seed_of("unit", job.seed, i),
                  (unit,))
             for i in range(job.count)
         ]  # fmt: skip
 
-    made = optimise(job.run, job.model, wishes, own_units, (job.classifier,),
-                    settings=job.settings, memory=job.memory, say=job.say,
-                    crew=job.crew)  # fmt: skip
+    generation = Generation(
+        job.run, job.model, (job.classifier,), own_units, job.settings, job.memory, job.say,
+        job.crew,
+    )  # fmt: skip
+    made = optimise(generation, requests)
     x = reread(job.run, [one.image for one in made])
     begin = reread(job.run, [one.start for one in made])
     after, before = unit_values(job.classifier, x), unit_values(job.classifier, begin)
     for i, one in enumerate(made):
-        unit = one.wish.columns[0]
+        unit = one.request.columns[0]
         row = _row(job, unit, MADE, one.image, after[i, unit].item(), before[i, unit].item())
         rows.append({**row, "word": words[unit][0], "original": one.start})
     _figure(job, rows)

@@ -25,7 +25,7 @@ from counterlens.models.weights import weights_hash
 from counterlens.report import render
 from counterlens.runs import Number, Run, key_part, new_folder
 from counterlens.scale import check_place
-from counterlens.workflows._shared.generate import Crew, changed, fitting
+from counterlens.workflows._shared.generate import Workers, changed, fitting
 from counterlens.workflows._shared.generator import open_generator_for
 from counterlens.workflows._shared.pictures import Given, open_pictures
 from counterlens.workflows._shared.result import Explanation, save, save_figure
@@ -167,7 +167,8 @@ def neurons(
         wanted = dict.fromkeys([*unit, *(head(classifier).in_features + k for k in classes)])
         job = Drawing(
             run, classifier, painter, tuple(wanted), data, search, count, seed,
-            memory, say, None if on == "here" else Crew(on, opened, workers, gpus), similar, listed,
+            memory, say, None if on == "here" else Workers(on, opened, workers, gpus), similar,
+            listed,
             load_captioner(captioner, device=painter.device) if captioner else None,
         )  # fmt: skip
         rows, found = draw_units(job)
