@@ -41,6 +41,7 @@ from counterlens.explanations.counterfactuals.rounds import eight_bits
 from counterlens.explanations.counterfactuals.targets import class_named
 from counterlens.explanations.counterfactuals.uvce import (
     UVCE,
+    Change,
     EditSettings,
     Prepared,
     class_term,
@@ -103,10 +104,11 @@ def edited(
         n = len(part.x)
         with frozen(net):
             made = uvce(
-                model, part.x, [class_term(net, torch.ones(n, dtype=torch.long))],
-                source=part.source, target=[captions.prompt(f"{pair[1]} {thing}")] * n,
-                words=[(f"{pair[0]} {thing}", f"{pair[1]} {thing}")] * n, settings=settings,
-                seeds=torch.arange(at, at + n, device=model.device), stored=kept, prepared=part,
+                model, part, [class_term(net, torch.ones(n, dtype=torch.long))],
+                [Change(captions.prompt(f"{pair[1]} {thing}"),
+                        (f"{pair[0]} {thing}", f"{pair[1]} {thing}"))] * n,
+                settings=settings, seeds=torch.arange(at, at + n, device=model.device),
+                stored=kept,
             )  # fmt: skip
         parts.append(made)
     names = ("images", "start_images", "reconstruction", "masks")

@@ -37,7 +37,13 @@ from torch import Tensor
 from counterlens.classifier import Classifier, pick_device
 from counterlens.data.made import captions
 from counterlens.explanations.cam import feature_saliency, overlay
-from counterlens.explanations.counterfactuals.uvce import EditSettings, Prepared, prepare, uvce
+from counterlens.explanations.counterfactuals.uvce import (
+    Change,
+    EditSettings,
+    Prepared,
+    prepare,
+    uvce,
+)
 from counterlens.explanations.features.directions import Direction
 from counterlens.explanations.features.feature_attack import feature_attack
 from counterlens.generators.diffusion import model as latent
@@ -161,10 +167,9 @@ def by_generator(
     prepared, words = ready
     source = list(prepared.source)
     found = uvce(
-        generator, prepared.x, [direction_term(model, direction, sign, len(source))],
-        source=source, target=source, words=[(word, word) for word in words], keep="object",
+        generator, prepared, [direction_term(model, direction, sign, len(source))],
+        [Change(text, (word, word)) for text, word in zip(source, words, strict=True)],
         settings=settings, seeds=torch.arange(len(source), device=generator.device),
-        prepared=prepared,
     )  # fmt: skip
     return found.images.cpu()
 

@@ -9,7 +9,13 @@ import torch
 
 from counterlens.classifier import Classifier
 from counterlens.explanations.counterfactuals.pixel import counterfactuals, temperature_of
-from counterlens.explanations.counterfactuals.uvce import Edit, EditSettings, class_term, uvce
+from counterlens.explanations.counterfactuals.uvce import (
+    Change,
+    Edit,
+    EditSettings,
+    class_term,
+    uvce,
+)
 from counterlens.explanations.figure import Panel, grid
 from counterlens.generators.diffusion.memory import describe, less
 from counterlens.generators.diffusion.recompute import StoredSteps
@@ -83,7 +89,7 @@ def _edited(
     labels = [int(study.labels[i]) for i in rows]
     pairs = [(study.words[a], study.words[b]) for a, b in zip(labels, targets, strict=True)]
     source = [study.prompts[i] for i in rows]
-    goal = [replaced(s, pair) for s, pair in zip(source, pairs, strict=True)]
+    changes = [Change(replaced(s, pair), pair) for s, pair in zip(source, pairs, strict=True)]
     term = class_term(net, study.places(net)[torch.tensor(list(targets))])
 
     def told(k: int, look: Any) -> None:
@@ -92,9 +98,9 @@ def _edited(
 
     with frozen(net):
         return uvce(
-            study.model, ready.x, [term], source=source, target=goal, words=pairs,
-            settings=settings, seeds=torch.tensor(list(rows), device=study.device) + 1000,
-            prepared=ready, callback=told, stored=stored,
+            study.model, ready, [term], changes, settings=settings,
+            seeds=torch.tensor(list(rows), device=study.device) + 1000,
+            callback=told, stored=stored,
         )  # fmt: skip
 
 

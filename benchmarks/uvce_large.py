@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import torch
 
-from counterlens.explanations.counterfactuals.uvce import UVCE, class_term, prepare, uvce
+from counterlens.explanations.counterfactuals.uvce import UVCE, Change, class_term, prepare, uvce
 from counterlens.generators.diffusion.libraries import libraries
 from counterlens.generators.diffusion.model import LatentDiffusion
 from counterlens.generators.diffusion.tiny import make_tokenizer
@@ -33,8 +33,8 @@ def large(study: Study) -> None:
     study.say(f"512: prepared in {middle - began:.1f} s")
     with frozen(net):
         found = uvce(
-            model, x, [class_term(net, torch.tensor([0]))], source=[words[0]], target=[words[1]],
-            words=[("cat", "steel arch bridge")], settings=settings, prepared=ready, stored=0,
+            model, ready, [class_term(net, torch.tensor([0]))],
+            [Change(words[1], ("cat", "steel arch bridge"))], settings=settings, stored=0,
             seeds=torch.tensor([1], device=study.device),
         )  # fmt: skip
     end = time.monotonic()

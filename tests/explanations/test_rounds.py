@@ -12,7 +12,7 @@ import torch
 
 from counterlens.ball import row_seeds
 from counterlens.explanations.counterfactuals.rounds import go_on
-from counterlens.explanations.counterfactuals.uvce import EditSettings, uvce
+from counterlens.explanations.counterfactuals.uvce import Change, EditSettings, prepare, uvce
 from counterlens.generators.diffusion.optimise import Ascent, Inputs, Settings, Term
 from diffusion_models import tiny_model
 
@@ -70,9 +70,10 @@ def test_rounds_make_a_counterfactual_surer_and_none_is_the_papers_search():
     iterates = []
 
     def edit(settings):
+        ready = prepare(model, x, [CAT] * 2, ["cat"] * 2, settings=settings)
         return uvce(
-            model, x, [term], source=[CAT] * 2, target=[BRIDGE] * 2,
-            words=[("cat", "steel arch bridge")] * 2, settings=settings, seeds=row_seeds(2, 0),
+            model, ready, [term], [Change(BRIDGE, ("cat", "steel arch bridge"))] * 2,
+            settings=settings, seeds=row_seeds(2, 0),
             callback=lambda k, iterate: iterates.append(len(iterate.points)),
         )  # fmt: skip
 

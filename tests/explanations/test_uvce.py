@@ -20,6 +20,7 @@ from counterlens.explanations.counterfactuals.uvce import (
     ERROR,
     NEURON,
     UVCE,
+    Change,
     EditSettings,
     blending,
     distance,
@@ -49,6 +50,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 CHAIN = Settings(steps=4, updates=3, cuts=2, last=2)
 SHORT = EditSettings(chain=CHAIN, inner=3)
 CAT, BRIDGE = "a photograph of a cat", "a photograph of a steel arch bridge"
+TO_BRIDGE, SAME = Change(BRIDGE, ("cat", "steel arch bridge")), Change(CAT, ("cat", "cat"))
 
 
 @pytest.fixture(scope="module")
@@ -430,9 +432,7 @@ def test_the_best_schedule_is_taken_for_each_image(model, x, term):
         only = EditSettings(chain=Settings(steps=4, updates=0, last=1), inject=(trial[0],),
                             blend=(trial[1],))  # fmt: skip
         one = uvce(
-            model, x, [term], source=[CAT] * 2, target=[BRIDGE] * 2,
-            words=[("cat", "steel arch bridge")] * 2, settings=only, seeds=row_seeds(2, 0),
-            prepared=ready,
+            model, ready, [term], [TO_BRIDGE] * 2, settings=only, seeds=row_seeds(2, 0)
         )  # fmt: skip
         worth[trial] = one.start
     for i in range(2):
@@ -443,9 +443,9 @@ def test_the_best_schedule_is_taken_for_each_image(model, x, term):
 
 def test_an_edit_is_never_worse_than_prompt_to_prompt_alone(model, x, term):
     looks = []
+    ready = prepare(model, x, [CAT] * 2, ["cat"] * 2, settings=SHORT)
     found = uvce(
-        model, x, [term], source=[CAT] * 2, target=[BRIDGE] * 2,
-        words=[("cat", "steel arch bridge")] * 2, settings=SHORT, seeds=row_seeds(2, 0),
+        model, ready, [term], [TO_BRIDGE] * 2, settings=SHORT, seeds=row_seeds(2, 0),
         callback=lambda k, look: looks.append(k),
     )  # fmt: skip
     assert (found.scores > found.start).all() and looks == [0, 1, 2, 3]
@@ -460,13 +460,13 @@ def test_an_edit_is_never_worse_than_prompt_to_prompt_alone(model, x, term):
 def test_what_is_held_changes_less_than_the_rest(model, x, keep):
     strong = EditSettings(
         chain=Settings(steps=4, updates=6, text_rate=0.1, noise_rate=0.01, cuts=0),
-        inner=3, inject=(0.3,), blend=(0.3,), pixel_weight=25000.0, latent_weight=0.0,
+        keep=keep, inner=3, inject=(0.3,), blend=(0.3,), pixel_weight=25000.0, latent_weight=0.0,
     )  # fmt: skip
     weight = torch.ones(3 * 16 * 16, 1)
     bright = Term(lambda x: x.flatten(1) @ weight / 100, torch.tensor([0, 0]), 16)
+    ready = prepare(model, x, [CAT] * 2, ["cat"] * 2, masks=half(), settings=strong)
     found = uvce(
-        model, x, [bright], source=[CAT] * 2, target=[CAT] * 2, words=[("cat", "cat")] * 2,
-        masks=half(), keep=keep, settings=strong, seeds=row_seeds(2, 0),
+        model, ready, [bright], [SAME] * 2, settings=strong, seeds=row_seeds(2, 0)
     )  # fmt: skip
     held = found.masks if keep == "object" else 1 - found.masks
     before = (held * (found.start_images - x).square()).sum()
@@ -529,8 +529,8 @@ def test_small_images_get_more_noise_in_their_cut_outs(model, x, side, noisy):
         blend=(0.0,), inner=0, small_sigma=10.0,
     )  # fmt: skip
     grey = Term(table, torch.zeros(2, dtype=torch.long), side)
-    uvce(model, x, [grey], source=[CAT] * 2, target=[CAT] * 2, words=[("cat", "cat")] * 2,
-         masks=half(), settings=settings, seeds=row_seeds(2, 0))  # fmt: skip
+    ready = prepare(model, x, [CAT] * 2, ["cat"] * 2, masks=half(), settings=settings)
+    uvce(model, ready, [grey], [SAME] * 2, settings=settings, seeds=row_seeds(2, 0))
     assert (max(spread) > 5) == noisy
 
 

@@ -14,7 +14,11 @@ from counterlens.ball import row_seeds
 from counterlens.errors import InputError
 from counterlens.explanations.counterfactuals import prepare as preparing
 from counterlens.explanations.counterfactuals.masks import SHOWN, softened
-from counterlens.explanations.counterfactuals.points import draw_points, from_points
+from counterlens.explanations.counterfactuals.points import (
+    PointSegmenter,
+    draw_points,
+    from_points,
+)
 from counterlens.explanations.counterfactuals.prepare import EditSettings, prepare
 from counterlens.generators.diffusion import model as latent
 from counterlens.generators.diffusion.optimise import Settings
@@ -175,10 +179,12 @@ def test_preparing_an_edit_shows_points_by_attention_and_takes_the_disc(monkeypa
         return disc(16, 4, 11, 3)[None]
 
     settings = EditSettings(chain=Settings(steps=2), inner=1)
-    given = {"settings": settings, "seeds": torch.tensor([3])}
+    given = {"settings": settings}
     x = torch.rand(1, 3, 16, 16, generator=rng)
     text = ["a photograph of a cat"]
-    ready = prepare(model, x, text, ["cat"], segment=segment, **given)
+    ready = prepare(
+        model, x, text, ["cat"], masks=PointSegmenter(segment, torch.tensor([3])), **given
+    )
     column, row = seen[0][0, :, 0], seen[0][0, :, 1]
     assert ((column >= 2) & (column < 7) & (row >= 8) & (row < 14)).all()
     torch.testing.assert_close(ready.masks, softened(disc(16, 4, 11, 3)[None]))

@@ -7,6 +7,8 @@ Differs: points keep apart, as the paper's code means to have them: it computes 
        is drawn in proportion to attention times the distance to the nearest earlier point.
 """
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
@@ -16,6 +18,14 @@ from counterlens.models.segmenter import Points, Segment
 from counterlens.types import Flags, Images
 
 COUNT = 5
+
+
+@dataclass(frozen=True)
+class PointSegmenter:
+    """A segmenter that is shown points, and the seeds of these, one per image."""
+
+    segment: Segment
+    seeds: Seeds | None = None
 
 
 def draw_points(soft: Mask, seeds: Seeds, *, count: int = COUNT) -> Points:

@@ -8,12 +8,13 @@ Paper: Augustin, Neuhaus, Hein 2024 (digin2024), section 5 and Algorithm 2; cons
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
+from typing import Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from counterlens.ball import Seeds, row_seeds
+from counterlens.ball import row_seeds
 from counterlens.explanations.counterfactuals.masks import (
     Average,
     Mask,
@@ -25,7 +26,7 @@ from counterlens.explanations.counterfactuals.masks import (
     resized,
     soft_map,
 )
-from counterlens.explanations.counterfactuals.points import from_points
+from counterlens.explanations.counterfactuals.points import PointSegmenter, from_points
 from counterlens.explanations.counterfactuals.rounds import rows_of
 from counterlens.generators.diffusion.attention import Maps, Watch
 from counterlens.generators.diffusion.ddim import ddim
@@ -33,8 +34,10 @@ from counterlens.generators.diffusion.model import LatentDiffusion
 from counterlens.generators.diffusion.null_text import RATE, Inversion, invert
 from counterlens.generators.diffusion.optimise import COUNTERFACTUAL, Inputs, Settings
 from counterlens.generators.diffusion.words import carriers, end_of, words_of
-from counterlens.models.segmenter import Points, Segment
+from counterlens.models.segmenter import Points
 from counterlens.types import Images, Scores
+
+Keep = Literal["background", "object"]
 
 Schedule = tuple[float, float]
 """Shares of the steps in which attention is put in, and latents are blended."""
@@ -50,6 +53,7 @@ class EditSettings:
 
     Args:
         chain: of the search.
+        keep: what is held.
         inject: shares of the steps in which the image's attention is put in; the best one is taken.
         blend: shares of the steps in which what is held is blended in; the best one is taken.
         latent_weight, pixel_weight: of the squared distances, as means.
@@ -62,6 +66,7 @@ class EditSettings:
     """
 
     chain: Settings = field(default_factory=lambda: COUNTERFACTUAL)
+    keep: Keep = "background"
     inject: tuple[float, ...] = (0.3, 0.4, 0.5)
     blend: tuple[float, ...] = (0.0, 0.3)
     latent_weight: float = 25.0
@@ -88,7 +93,7 @@ UVCE = EditSettings()
 """Of the paper's counterfactuals."""
 ERROR = EditSettings(inject=(0.0,), blend=(0.3,))
 """Of an image that is to become what it is: nothing to exchange, one schedule."""
-NEURON = EditSettings(chain=Settings(cuts=0, sigma=0.0), inject=(0.3,), blend=(0.3,))
+NEURON = EditSettings(chain=Settings(cuts=0, sigma=0.0), keep="object", inject=(0.3,), blend=(0.3,))
 """Of the paper's neuron counterfactuals, as its code has them: no cut-outs."""
 
 
@@ -145,9 +150,7 @@ def prepare(
     source: Sequence[str],
     objects: Sequence[str],
     *,
-    masks: Mask | None = None,
-    segment: Segment | None = None,
-    seeds: Seeds | None = None,
+    masks: Mask | PointSegmenter | None = None,
     settings: EditSettings = UVCE,
     callback: Callable[[int, Scores], None] | None = None,
 ) -> Prepared:
@@ -156,13 +159,12 @@ def prepare(
     Args:
         source: captions; each holds the object's word.
         objects: the word or words of the object.
-        masks: in place of those by attention, b × 1 × h × w of any size.
-        segment: a segmenter that is shown points where the object is attended to.
-        seeds: of the points, one per image.
+        masks: in place of those by attention, b × 1 × h × w of any size; or a segmenter that is
+            shown points where the object is attended to.
         callback: called with the number and the errors of every inversion step.
     """
     tokens = [carriers(model, s, word) for s, word in zip(source, objects, strict=True)]
-    if masks is not None:
+    if isinstance(masks, Tensor):
         check_mask(masks, images=len(x))
     x = x.to(model.device)
     chain = settings.chain
@@ -174,10 +176,10 @@ def prepare(
     average = averaged(maps, steps=chain.steps).to(model.device)
     words = word_maps(model, average, source)
     mask_source, points = ("given",) * len(x), None
-    if masks is None and segment is not None:
+    if isinstance(masks, PointSegmenter):
         soft = soft_map(attended(average, tokens), model.side)
-        seeds = row_seeds(len(x), 0) if seeds is None else seeds
-        masks, points, failed = from_points(segment, x, soft, seeds.to(model.device))
+        seeds = row_seeds(len(x), 0) if masks.seeds is None else masks.seeds
+        masks, points, failed = from_points(masks.segment, x, soft, seeds.to(model.device))
         mask_source = tuple("attention" if bad else "segmenter" for bad in failed.tolist())
     elif masks is None:
         masks = from_attention(attended(average, tokens), model.side)

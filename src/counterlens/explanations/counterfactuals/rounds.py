@@ -3,7 +3,8 @@
 The paper searches once, with one weight for all images. Classifiers differ in how sure they can be
 made: a robust one is left between two classes by a weight that suits a plain one.
 
-Differs: not in the paper. Its own search comes first, and is kept for every image it satisfies.
+Differs: not in the paper. Its own search comes first and stays the result of every image it
+       satisfies.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,8 +32,8 @@ def go_on(
     that never is, the round in which it was worth most is taken.
 
     Args:
-        search: some images by number, the inputs they are at and the round, to what comes of them.
-        worth: some images by number, and how they look now in 8 bits, to their score; the
+        search: some images by number, the inputs they are at and the round, to their results.
+        worth: some images by number, and their pixels in 8 bits, to their score; the
             distance does not count.
     """
     everyone = list(range(len(first.images)))

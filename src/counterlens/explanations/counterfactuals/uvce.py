@@ -15,7 +15,6 @@ Differs: distances are means over elements, as in the code; the paper's text wri
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import torch
 from jaxtyping import Float
@@ -24,7 +23,6 @@ from torch import Tensor
 from counterlens.ball import Seeds
 from counterlens.ball import mix as mixed_seeds
 from counterlens.classifier import Classifier
-from counterlens.errors import InputError
 from counterlens.explanations.counterfactuals.masks import Mask, masked_mean, resized
 from counterlens.explanations.counterfactuals.pixel import temperature_of
 from counterlens.explanations.counterfactuals.prepare import (
@@ -56,8 +54,6 @@ from counterlens.generators.diffusion.recompute import StoredSteps
 from counterlens.generators.diffusion.words import Mixing, mixing
 from counterlens.search.adam import Iterate
 from counterlens.types import Images, Labels, Scores
-
-Keep = Literal["background", "object"]
 
 
 @dataclass(frozen=True)
@@ -112,20 +108,28 @@ def class_term(classifier: Classifier, classes: Labels) -> Term:
     return Term(table, classes.to(classifier.mean.device), classifier.preprocess.size[0])
 
 
+@dataclass(frozen=True)
+class Change:
+    """What is exchanged in the caption of one image.
+
+    Args:
+        caption: of what shall be seen.
+        words: which phrase became which; equal ones change nothing.
+    """
+
+    caption: str
+    words: tuple[str, str]
+
+
 def uvce(
     model: LatentDiffusion,
-    x: Images,
+    prepared: Prepared,
     terms: Sequence[Term],
+    changes: Sequence[Change],
     *,
-    source: Sequence[str],
-    target: Sequence[str],
-    words: Sequence[tuple[str, str]],
-    masks: Mask | None = None,
-    keep: Keep = "background",
     settings: EditSettings = UVCE,
     seeds: Seeds,
     stored: StoredSteps = None,
-    prepared: Prepared | None = None,
     callback: Callable[[int, Iterate], None] | None = None,
 ) -> Edit:
     """Change images so that a score rises, while the background or the object is held.
@@ -133,48 +137,38 @@ def uvce(
     Equation: digin2024 Alg. 2   max score(x̂) − w_VAE mean(M(ẑ₀ − E(x))²) − w_PX mean(M(x̂ − x)²)
 
     Args:
+        prepared: the images and what `prepare` read from them.
         terms: the score.
-        source, target: captions of what is and of what shall be.
-        words: which phrase of the one became which of the other; equal ones change nothing.
-        masks: soft masks of the object; None takes the word's attention.
-        keep: what is held.
+        changes: one for each image.
         seeds: of the cut-outs, one per image.
         stored: steps whose activations are stored for the backward pass; see `ddim`.
-        prepared: the result of `prepare` for the same images and captions.
         callback: called with the number of every step and its iterate.
     """
-    if prepared is None:
-        objects = [pair[0] for pair in words]
-        prepared = prepare(model, x, source, objects, masks=masks, settings=settings)
-    elif prepared.source != tuple(source):
-        raise InputError("prepared holds other captions, expected those of source.")
-    held = prepared.masks if keep == "object" else 1 - prepared.masks
-    penalty = distance(prepared, held, settings)
-    mix = mixing(model, source, target, words, reference=settings.reference)
+    held = prepared.masks if settings.keep == "object" else 1 - prepared.masks
+    captions = [change.caption for change in changes]
+    pairs = [change.words for change in changes]
+    mix = mixing(model, prepared.source, captions, pairs, reference=settings.reference)
     given = prepared.inversion.inputs
-    start = Inputs(given.z, repeated(model.embed(target), settings.chain.steps), given.null)
+    start = Inputs(given.z, repeated(model.embed(captions), settings.chain.steps), given.null)
+    penalty = distance(prepared, held, settings)
     chosen = search_schedule(model, start, terms, prepared, mix, held, penalty, settings)
-    hooks = hooks_of(model, prepared, mix, held, chosen, settings)
     chain = settings.chain
     if any(model.side < WIDE * term.side for term in terms):
         chain = replace(chain, sigma=max(chain.sigma, settings.small_sigma))
-    result = ascend(
-        model, start, terms, settings=chain, seeds=seeds, stored=stored, callback=callback,
-        penalty=penalty, hooks=hooks,
-    )  # fmt: skip
 
-    def again(rows: list[int], here: Inputs, number: int) -> Ascent:
-        part = prepared.rows(rows)
-        less = lighter(settings, number)
-        around = hooks_of(model, part, mix[rows], held[rows], [chosen[i] for i in rows], less)
+    def search(rows: list[int], here: Inputs, number: int) -> Ascent:
+        part = prepared.rows(rows) if number else prepared  # its maps may take gigabytes
+        weights = lighter(settings, number)
+        around = hooks_of(model, part, mix[rows], held[rows], [chosen[i] for i in rows], weights)
         return ascend(
             model, here, some(terms, rows), settings=chain, stored=stored, callback=callback,
-            seeds=mixed_seeds(seeds[rows], 100 + number), hooks=around,
-            penalty=distance(part, held[rows], less),
+            seeds=mixed_seeds(seeds[rows], 100 + number) if number else seeds, hooks=around,
+            penalty=distance(part, held[rows], weights),
         )  # fmt: skip
 
+    first = search(list(range(len(given.z))), start, 0)
     result, rounds = go_on(
-        result, again, lambda rows, x: score(some(terms, rows), x),
+        first, search, lambda rows, x: score(some(terms, rows), x),
         enough=math.log(settings.sure), rounds=settings.rounds,
     )  # fmt: skip
     return Edit(
@@ -283,6 +277,7 @@ __all__ = [
     "NEURON",
     "OFFLOAD_ABOVE",
     "UVCE",
+    "Change",
     "Edit",
     "EditSettings",
     "Prepared",

@@ -19,9 +19,11 @@ from counterlens import images
 from counterlens.ball import Seeds
 from counterlens.classifier import Classifier
 from counterlens.explanations.counterfactuals.masks import Mask
+from counterlens.explanations.counterfactuals.points import PointSegmenter
 from counterlens.explanations.counterfactuals.uvce import (
     ERROR,
     OFFLOAD_ABOVE,
+    Change,
     Edit,
     EditSettings,
     Prepared,
@@ -185,13 +187,23 @@ def _prepared(
     ready = prepare(
         editing.model, job.pictures.x[pictures], [first[i].source for i in pictures],
         [first[i].words[0] for i in pictures],
-        masks=None if masks is None else masks[pictures], segment=editing.segment,
-        seeds=torch.tensor([seed_of("points", job.seed, job.pictures.ids[i]) for i in pictures]),
-        settings=settings, callback=told,
+        masks=_masks_of(job, editing, pictures, masks), settings=settings, callback=told,
     )  # fmt: skip
     for k, i in enumerate(pictures):
         _keep(job.run, i, job.pictures.x[i], ready.rows([k]))
     return ready.rows([pictures.index(case.picture) for case in cases])
+
+
+def _masks_of(
+    job: Job, editing: Editing, pictures: Sequence[int], masks: Mask | None
+) -> Mask | PointSegmenter | None:
+    """The masks of some pictures: the user's, a segmenter's, or by attention."""
+    if masks is not None:
+        return masks[list(pictures)]
+    if editing.segment is None:
+        return None
+    seeds = [seed_of("points", job.seed, job.pictures.ids[i]) for i in pictures]
+    return PointSegmenter(editing.segment, torch.tensor(seeds))
 
 
 def _keep(run: Run, i: int, x: torch.Tensor, one: Prepared) -> None:
@@ -243,10 +255,9 @@ def _make(
     seeds: Seeds = torch.tensor([case.seed for case in cases], device=model.device)
     with frozen(guide):
         found = uvce(
-            model, ready.x, [class_term(guide, wanted)],
-            source=[case.source for case in cases], target=[case.goal for case in cases],
-            words=[case.words for case in cases], settings=settings, seeds=seeds, stored=stored,
-            prepared=ready, callback=told,
+            model, ready, [class_term(guide, wanted)],
+            [Change(case.goal, case.words) for case in cases], settings=settings, seeds=seeds,
+            stored=stored, callback=told,
         )  # fmt: skip
     for k, case in enumerate(cases):
         _write(job.run, case, number, found, k)

@@ -22,6 +22,7 @@ from counterlens.explanations.counterfactuals.masks import resized
 from counterlens.explanations.counterfactuals.pixel import temperature_of
 from counterlens.explanations.counterfactuals.uvce import (
     NEURON,
+    Change,
     EditSettings,
     Prepared,
     prepare,
@@ -182,10 +183,10 @@ def _edit(
             job.say(f"  update {k} of {updates}: mean score {now.judged.mean().item():.3f}")
 
     term = direction_term(job.classifier, direction, weight, len(prompts))
+    changes = [Change(text, (word, word)) for text, word in zip(prompts, words, strict=True)]
     return uvce(
-        job.model, ready.x, [term], source=prompts, target=prompts,
-        words=[(word, word) for word in words], keep="object", settings=job.settings,
-        seeds=seeds.to(job.model.device), stored=stored, prepared=ready, callback=told,
+        job.model, ready, [term], changes, settings=job.settings,
+        seeds=seeds.to(job.model.device), stored=stored, callback=told,
     ).images  # fmt: skip
 
 

@@ -23,6 +23,7 @@ from counterlens.explanations.counterfactuals.pixel import STEPS, counterfactual
 from counterlens.explanations.counterfactuals.targets import class_named
 from counterlens.explanations.counterfactuals.uvce import (
     UVCE,
+    Change,
     EditSettings,
     Prepared,
     class_term,
@@ -184,11 +185,9 @@ def uvce_arm(
 
     with frozen(net), metered(_networks(model, [net])) as meter:
         edit = uvce(
-            model, ready.x, [class_term(net, bench.target)],
-            source=ready.source, words=pairs,
-            target=[replaced(s, pair) for s, pair in zip(ready.source, pairs, strict=True)],
-            settings=settings, seeds=bench.seeds().to(model.device), stored=kept, prepared=ready,
-            callback=told,
+            model, ready, [class_term(net, bench.target)],
+            [Change(replaced(s, pair), pair) for s, pair in zip(ready.source, pairs, strict=True)],
+            settings=settings, seeds=bench.seeds().to(model.device), stored=kept, callback=told,
         )  # fmt: skip
         start, images = _eight_bits(edit.start_images, net), _eight_bits(edit.images, net)
     masks = seen(edit.masks.float(), net.preprocess.size[0]).clamp(0, 1).cpu()
