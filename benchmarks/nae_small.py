@@ -146,8 +146,8 @@ def _draw(
 ) -> None:
     """The paper's Figures 8–11, 14, 15 in small: the report of a comparison of all networks."""
     specs = [f"{name.removeprefix('nae-')}={_model(models, name)}" for name in names]
-    runs = audit(specs, data, ood=ood, anyway=True, out=out / "family", quiet=True)
-    print(runs[-1].folder / "report.html")
+    result = audit(specs, data, ood=ood, anyway=True, out=out / "family", quiet=True)
+    print(result.report)
 
 
 def main() -> None:

@@ -37,7 +37,7 @@ model = cl.Classifier(
 data = cl.open_set("sample:cifar10", limit=100)  # or any torch Dataset, DataLoader, arrays
 mine = cl.audit(model, data, ood={"noise": "noise:uniform"}, out=out / "mine", quiet=True)
 seen = cl.audit(model, loader, out=out / "seen", quiet=True)
-for name, run in (("unseen", mine[-1]), ("trained on", seen[-1])):
+for name, run in (("unseen", mine), ("trained on", seen)):
     top = run.numbers["accuracy.top1"]
     print(f"accuracy, {name}: {top.value:.3f} [{top.low:.3f}, {top.high:.3f}] n = {top.n}")
 

@@ -160,6 +160,11 @@ def from_pillow(image: object, *, name: str = "the image") -> Pixels | None:
     return np.array(_upright(image, name)) if isinstance(image, Image.Image) else None
 
 
+def open_png(path: Path) -> Image.Image:
+    """A picture that a run wrote, as a Pillow image."""
+    return _decode(file_bytes(path, what="picture"), str(path))
+
+
 def is_pillow(value: object) -> bool:
     """Whether an object is a Pillow image."""
     return isinstance(value, Image.Image)

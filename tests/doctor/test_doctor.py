@@ -507,6 +507,6 @@ def test_the_workflow_keeps_what_was_found(tmp_path: Path):
     rows = Run.open(run.folder).table("doctor")
     assert [row["check"] for row in rows] == list(CHECKS)
     assert [row["check"] for row in rows if row["status"] == "fail"] == ["logits"]
-    assert run.done
+    assert run.run.done
     assert run.numbers["doctor.fail"].value == 1
     assert (run.folder / "report.html").is_file()

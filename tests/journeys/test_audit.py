@@ -230,7 +230,7 @@ def test_a_killed_audit_goes_on_and_ends_with_the_same_numbers(tmp_path: Path) -
 
     settings = {"ood": ["noise:uniform", "noise:smooth"], "limit": 120, "quiet": True}
     audit([MODEL], "sample:cifar10", out=out, resume=True, **settings)
-    whole = audit([MODEL], "sample:cifar10", out=tmp_path / "whole", **settings)[-1]
+    whole = audit([MODEL], "sample:cifar10", out=tmp_path / "whole", **settings)
     resumed = json.loads((out / "result.json").read_text())["numbers"]
     assert resumed == json.loads((whole.folder / "result.json").read_text())["numbers"]
     smooth = open_set("noise:smooth@sample:cifar10", limit=120)  # from the audited images

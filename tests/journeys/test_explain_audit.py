@@ -48,7 +48,7 @@ def made(tmp_path_factory):
     run = audit(
         [model], "sample:cifar10", limit=60, anyway=True, out=folder / "audit", device="cpu",
         quiet=True,
-    )[-1]  # fmt: skip
+    ).run  # fmt: skip
     return run, model
 
 

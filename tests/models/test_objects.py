@@ -179,7 +179,7 @@ def test_an_audit_of_objects_has_the_numbers_of_the_same_audit_by_specs(
     )  # fmt: skip
     given = cl.open_set("sample:cifar10", limit=30)
     common: dict[str, Any] = {"ood": "noise:smooth", "limit": 30, "quiet": True}
-    (one,) = cl.audit(mine, given, out=Path("one"), **common)
+    one = cl.audit(mine, given, out=Path("one"), **common)
     Path("my_model.py").write_text(
         "import counterlens\n"
         "def make():\n"
@@ -187,7 +187,7 @@ def test_an_audit_of_objects_has_the_numbers_of_the_same_audit_by_specs(
         "    net.name = 'street model'\n"
         "    return net\n"
     )
-    (two,) = cl.audit("my_model.py:make", "sample:cifar10", out=Path("two"), **common)
+    two = cl.audit("my_model.py:make", "sample:cifar10", out=Path("two"), **common)
     assert numbers_of(one) == numbers_of(two)
     assert (one.manifest["model"], two.manifest["model"]) == ("mine", "street model")
     assert one.manifest["weights_hash"] == two.manifest["weights_hash"]
@@ -196,7 +196,7 @@ def test_an_audit_of_objects_has_the_numbers_of_the_same_audit_by_specs(
 
     both = cl.compare(one, [two], out=Path("both"))
     assert both.manifest["model"] == "mine · street model"
-    assert "mine" in render(one).read_text()
+    assert "mine" in render(one.run).read_text()
     with pytest.raises(InputError, match=r"the model was an object \(ResNet\).*cannot be loaded"):
         cl.explain("one", worst=2, quiet=True)
 
@@ -212,7 +212,7 @@ def test_a_network_can_be_audited_while_it_is_trained(photos: tuple[Tensor, Tens
     net.classes, net.input_size = list(map(str, range(10))), 32  # type: ignore[assignment]
     steps = int(net[1].num_batches_tracked)  # type: ignore[arg-type]
     loader = DataLoader(TensorDataset(x, y), batch_size=20, shuffle=True)
-    (run,) = cl.audit([net], loader, calibrate=(x, y), anyway=True, out=Path("a"), quiet=True)
+    run = cl.audit([net], loader, calibrate=(x, y), anyway=True, out=Path("a"), quiet=True)
     assert net.training
     assert run.manifest["model"] == "Sequential"
     assert int(net[1].num_batches_tracked) == steps  # type: ignore[arg-type]

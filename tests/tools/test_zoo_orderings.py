@@ -582,7 +582,7 @@ def test_real_audits_and_longer_searches_fit_together(folders, tmp_path, monkeyp
             ood=["textures=sample:textures", "noise:uniform"], attack_version="fast",
             attack_points=5, calibrate="sample:cifar10-calibration", anyway=True, device="cpu",
             out=tmp_path / name, quiet=True,
-        )[0]
+        ).run
         for name, folder in zip(names, folders, strict=True)
     ]  # fmt: skip
     assert search(monkeypatch, folders[0], tmp_path / "twice") == 0

@@ -38,9 +38,9 @@ def audit(
     check_models(*models_and_data[:-1], *options.surrogate)
     from counterlens.workflows.audit.run import audit as run_audit
 
-    runs = run_audit(models_and_data[:-1], models_and_data[-1], options=options)
-    finish(runs[-1], as_json=options.json, quiet=options.quiet, parts=runs[:-1])
-    if any(not row["passed"] for run in runs for row in run.table("gates")):
+    result = run_audit(models_and_data[:-1], models_and_data[-1], options=options)
+    finish(result, as_json=options.json, quiet=options.quiet)
+    if any(not row["passed"] for one in (result, *result.parts) for row in one.table("gates")):
         raise typer.Exit(1)
 
 

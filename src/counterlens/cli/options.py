@@ -54,11 +54,13 @@ def refuse_unused(context: typer.Context, mode: str, *names: str) -> None:
 
 
 def finish(run: Any, *, as_json: bool, quiet: bool, parts: Sequence[Any] = ()) -> None:
-    """Print what a command made: the numbers to standard error, the answer to standard output.
+    """Print the result of a command: numbers to standard error, the answer to standard output.
 
     Args:
-        parts: runs that `run` was made of, where there are several.
+        run: the result of a workflow, or its run.
+        parts: runs that it consists of, where it does not know them itself.
     """
+    parts = parts or getattr(run, "parts", ())
     if not quiet:
         from counterlens.cli.show.summary import show_run
 

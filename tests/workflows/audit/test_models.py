@@ -8,6 +8,7 @@ import torch
 
 from counterlens.data import write_pack
 from counterlens.errors import InputError
+from counterlens.workflows._shared.result import Result
 from counterlens.workflows.audit.run import audit
 
 FACTORIES = """
@@ -70,7 +71,7 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one_thread: None) -> P
     return tmp_path
 
 
-def audited(made: Path, *models: str, **options: object) -> list:
+def audited(made: Path, *models: str, **options: object) -> Result:
     specs = [f"{made}/nets.py:{model}" for model in models]
     settings = {"attack_version": "fast", "device": "cpu", "quiet": True, "anyway": True}
     settings |= {"out": made / "run", "attack_points": 20, "limit": 40}
@@ -82,7 +83,7 @@ def stages(run: object) -> list[str]:
 
 
 def test_a_model_without_gradients_is_audited_and_its_robust_number_is_not_quoted(made: Path):
-    (run,) = audited(
+    run = audited(
         made, "detached", attack=["l2:0.1"], ood=["noise:uniform"], ood_attack="l2:0.1",
         anyway=False,
     )  # fmt: skip
@@ -96,17 +97,17 @@ def test_a_model_without_gradients_is_audited_and_its_robust_number_is_not_quote
 
 
 def test_audited_models_attack_each_other(made: Path):
-    masked, honest, _ = audited(made, "rounded", "honest", attack=["l2:0.1"])
+    masked, honest = audited(made, "rounded", "honest", attack=["l2:0.1"]).parts
     key = "robust.l2-0.1.accuracy"
     assert stages(masked)[-1] == "transfer-honest" and stages(honest)[-1] == "transfer-rounded"
-    (alone,) = audited(made, "rounded", attack=["l2:0.1"], out=made / "alone")
+    alone = audited(made, "rounded", attack=["l2:0.1"], out=made / "alone")
     assert masked.numbers[key].value < alone.numbers[key].value - 0.2
     assert any("masked" in reason for reason in masked.numbers[key].trust["reasons"])
 
 
 def test_a_surrogate_may_have_its_classes_in_another_order(made: Path):
     spec = f"{made}/nets.py:turned"
-    (run,) = audited(made, "rounded", attack=["l2:0.1"], surrogate=[spec])
+    run = audited(made, "rounded", attack=["l2:0.1"], surrogate=[spec])
     transfer = run.table("attack_stages")[-1]
     assert transfer["stage"] == "transfer-turned" and transfer["broken"] >= 5
 
@@ -120,7 +121,7 @@ def test_a_surrogate_of_other_classes_or_without_gradients_is_refused(made: Path
             )  # fmt: skip
     with pytest.raises(InputError, match="without an attack"):
         audited(made, "honest", surrogate=[f"{made}/nets.py:rounded"])
-    first, second, _ = audited(made, "honest", "detached", attack=["l2:0.1"], out=made / "two")
+    first, second = audited(made, "honest", "detached", attack=["l2:0.1"], out=made / "two").parts
     (row,) = first.table("surrogates")
     assert row["used"] == "no" and "no gradients" in row["why"]
     assert stages(second) == ["square", "transfer-honest"]

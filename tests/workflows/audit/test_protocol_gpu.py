@@ -69,7 +69,7 @@ def attacked(folder: Path, device: str, points: int = 64) -> dict[str, object]:
         classes = wnids if name == "known" else tuple(members(space))
         shown = list(pictures if name == "known" else pictures[::-1, :, ::-1])
         write_pack(folder / f"{name}.npz", shown, labels, classes, space=np.array(space))
-    (run,) = audit(
+    run = audit(
         [f"{folder}/net.py:make"],
         f"pack:{folder}/known.npz",
         ood=[f"pack:{folder}/unknown.npz"],

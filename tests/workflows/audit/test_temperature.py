@@ -49,7 +49,7 @@ def test_few_images_never_set_a_temperature_that_costs_likelihood_elsewhere(n: i
 def test_an_audit_of_few_images_reports_on_all_and_names_no_fitted_temperature(
     tmp_path: Path,
 ) -> None:
-    (run,) = audit(
+    run = audit(
         "zoo:cifar10-plain-small", "sample:cifar10", limit=50, out=tmp_path / "run", device="cpu",
         quiet=True,
     )  # fmt: skip

@@ -177,7 +177,7 @@ def test_two_audits_are_compared_and_failures_are_data(tmp_path: Path) -> None:
     }
     assert run.numbers["compare.zoo-cifar10-plain-small.failures"].value == 3
     assert run.numbers["compare.zoo-ratio.failures"].value == 0
-    assert run.done
+    assert run.run.done
     html = (run.folder / "report.html").read_text()
     assert "zoo:ratio has no clear failure" in html
     assert "A model fails where" in html
@@ -295,7 +295,7 @@ def test_bad_runs_are_refused_before_anything_is_written(tmp_path: Path) -> None
     empty = Run.create(tmp_path / "empty", "train", {})
     empty.finish()
     for others, words in (
-        ([], "at least two"),
+        ([], "expected two or more"),
         ([unfinished.folder], "unfinished"),
         ([empty.folder], "no numbers"),
         ([tmp_path / "nowhere"], r"no run\.json"),

@@ -300,7 +300,7 @@ def audit_of(model: str, folder: Path) -> Run:
         [model], "sample:cifar10", ood=["noise:uniform", "patterns=sample:textures"], limit=150,
         attack=["l2:0.5"], attack_version="fast", attack_points=4, device="cpu",
         calibrate="sample:cifar10-calibration", anyway=True, out=folder, quiet=True,
-    )[-1]  # fmt: skip
+    ).run  # fmt: skip
 
 
 @pytest.fixture(scope="module")

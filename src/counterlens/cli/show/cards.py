@@ -7,8 +7,9 @@ from typing import Any
 from rich.console import Console
 
 from counterlens import zoo
-from counterlens.cli.show.summary import HEADLINE, WIDE, in_order, numbers_table
+from counterlens.cli.show.summary import WIDE, numbers_table
 from counterlens.runs import Number, key_part
+from counterlens.runs.headline import AUDIT, in_order
 from counterlens.runs.keys import meaning
 from counterlens.workflows.train import recipes
 
@@ -24,7 +25,7 @@ def show_card(card: Mapping[str, Any]) -> None:
         console.print(f"{what:12}{text}", highlight=False, soft_wrap=True)
     numbers = {key: Number.from_json(found) for key, found in card.get("numbers", {}).items()}
     if numbers:
-        keys = in_order(numbers, HEADLINE)
+        keys = in_order(numbers, AUDIT)
         console.print(numbers_table(numbers, keys, _kinds(card)), highlight=False)
         told = f"Protocols, recipe and data in full: counterlens zoo {card['name']} --json"
         console.print(told, highlight=False, soft_wrap=True)

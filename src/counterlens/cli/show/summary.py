@@ -1,7 +1,7 @@
 """The end of a command on the terminal: what was found, in reading order, and what to open next."""
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,22 +11,9 @@ from rich.text import Text
 
 from counterlens.report.kit.explained import headline_rows, second_opinion, sentence
 from counterlens.runs import Number
+from counterlens.runs.headline import headline_keys, kind
 from counterlens.runs.keys import Unit, meaning, model_words, show_interval, show_number, verdict
 
-HEADLINE = (
-    *("accuracy.top1", "calibration.ece", "calibration.ece_scaled", "calibration.temperature"),
-    *("selective.aurra", "robust.accuracy", "ood.auroc", "ood.worst_auroc", "ood.mmc"),
-    *("bias.shape", "bias.texture", "bias.background_gap", "bias.colour_flip", "bias.frame_flip"),
-)
-"""What an audit says first, as area.metric; the report has the rest."""
-HEADLINES = {
-    "audit": HEADLINE,
-    "disagree": (
-        *("disagree.succeeded", "disagree.p_up", "disagree.p_down", "disagree.real"),
-        *("disagree.real_change", "persist.succeeded", "persist.carried"),
-    ),
-    "explain": ("counterfactual.reached", "counterfactual.agreed"),
-}
 SENTENCES = 24
 """At most so many pictures of an explanation are told on the terminal."""
 WIDE = 160
@@ -38,9 +25,10 @@ def show_run(run: Any, parts: Sequence[Any] = ()) -> None:
     """Print a finished run to standard error.
 
     Args:
-        run: what the command made last.
-        parts: runs that it was made of, whose gates and doctor have a word too.
+        run: the result of a workflow, or its run.
+        parts: runs that it consists of, whose gates and doctor count too.
     """
+    parts = parts or getattr(run, "parts", ())
     console = Console(stderr=True)
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console = Console(stderr=True, width=WIDE)
@@ -50,7 +38,7 @@ def show_run(run: Any, parts: Sequence[Any] = ()) -> None:
     else:
         told = _sentences(console, run) if command == "explain" else 0
         if told != 1:  # numbers with n = 1 say nothing that the sentence does not
-            _numbers(console, run, HEADLINES.get(command, ()))
+            _numbers(console, run, command)
     for part in parts or (run,):
         _warnings(console, part, f"{model_words(str(part.manifest.get('model')))}: " * bool(parts))
     report = run.folder / "report.html"
@@ -58,14 +46,14 @@ def show_run(run: Any, parts: Sequence[Any] = ()) -> None:
         console.print(f"Report: {_short_path(report)}", soft_wrap=True, highlight=False)
 
 
-def _numbers(console: Console, run: Any, wanted: Sequence[str]) -> None:
-    """The numbers of a run that its command says first, or all."""
+def _numbers(console: Console, run: Any, command: str) -> None:
+    """The numbers of a run that its command shows first, or all."""
     facts = run.manifest
     if facts.get("model") and facts.get("data"):
         head = f"{model_words(str(facts['model']))} on {facts['data']}"
         console.print(Text(f"\n{head}", style="bold"))
     found: Mapping[str, Number] = run.numbers
-    keys = in_order((k for k in found if _kind(k) in wanted), wanted) or list(found)
+    keys = headline_keys(command, found)
     if not keys:  # pictures alone
         return
     console.print(numbers_table(found, keys), highlight=False)
@@ -110,12 +98,6 @@ def numbers_table(
             "; ".join(told),
         )
     return table
-
-
-def in_order(keys: Iterable[str], wanted: Sequence[str]) -> list[str]:
-    """These keys as `wanted` names their kinds, the others behind."""
-    places = {kind: place for place, kind in enumerate(wanted)}
-    return sorted(keys, key=lambda key: places.get(_kind(key), len(places)))
 
 
 def _warnings(console: Console, run: Any, who: str) -> None:
@@ -185,7 +167,7 @@ def _hardest(everything: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
             row
             for row in everything
             if row["model"] == model
-            and _kind(row["key"]) == "ood.auroc"
+            and kind(row["key"]) == "ood.auroc"
             and row["value"] is not None
         ]
         if len(own) > 1:
@@ -206,11 +188,6 @@ def _difference(row: Mapping[str, Any], names: Mapping[str, str]) -> str:
         f"On the same {row['n']:,} images {names[row['first']]} is right on "
         f"{abs(100 * row['difference']):.1f} points {sign} than {names[row['second']]} {span}."
     )
-
-
-def _kind(key: str) -> str:
-    m = meaning(key)
-    return f"{m.area}.{m.metric}"
 
 
 def _plain_table(*columns: tuple[str, Any]) -> Table:

@@ -34,7 +34,7 @@ from counterlens.search import frozen
 from counterlens.search.adam import Iterate
 from counterlens.types import Images, Labels, Logits, Probs
 from counterlens.workflows._shared.batches import in_parts
-from counterlens.workflows._shared.result import save
+from counterlens.workflows._shared.figures import save
 from counterlens.workflows._shared.session import Say
 
 DRAWS = 8

@@ -1,152 +1,144 @@
-"""What explain workflows share: the job, picture files, and results that show themselves."""
+"""What every workflow returns: one Result, which reads its run folder and loads no torch."""
 
-import base64
-import html
-from collections.abc import Callable, Sequence
+import sys
+import webbrowser
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from jaxtyping import Float
-from torch import Tensor
+from counterlens.errors import InputError, MissingExtra, nearest
+from counterlens.runs import Number, Run
 
-from counterlens.ball import Norm
-from counterlens.classifier import Classifier
-from counterlens.explanations.counterfactuals.uvce import EditSettings
-from counterlens.explanations.figure import Format, Panel, grid
-from counterlens.generators.diffusion.model import LatentDiffusion
-from counterlens.images import Pixels, write_png
-from counterlens.models.segmenter import Segment
-from counterlens.runs import Run, atomic, key_part
-from counterlens.types import Probs
-from counterlens.workflows._shared.pictures import Pictures
+if TYPE_CHECKING:
+    from pandas import DataFrame
+    from PIL.Image import Image
 
 
-@dataclass(frozen=True)
-class Editing:
-    """How pictures are changed by a generator.
+class Numbers(dict[str, Number]):
+    """The numbers of a result by key; a key that it does not have names the nearest one."""
+
+    def __missing__(self, key: str) -> Number:
+        near = nearest(str(key), self)
+        hint = f"Did you mean {near}?" if near else f"It has: {', '.join(self) or 'none'}."
+        raise KeyError(f"the result has no number {key!r}. {hint}")
+
+
+@dataclass(frozen=True, repr=False)
+class Result:
+    """A finished run: its numbers, tables, images and page. A notebook shows a summary of it.
 
     Args:
-        model: the generator.
-        settings: of the edit.
-        captions: one for all pictures or one for each; none: a template, or the captioner's.
-        captioner: pictures to phrases.
-        masks: files, one for all pictures or one for each; none: by attention.
-        segment: a segmenter that is shown points where the word is attended to.
-        memory: budget such as 12GB; None takes most of what is free.
+        run: the run folder that everything is read from.
+        parts: results of the runs that it is made of, such as the audits behind a comparison.
     """
 
-    model: LatentDiffusion
-    settings: EditSettings
-    captions: tuple[str, ...] = ()
-    captioner: Callable[[Sequence[Pixels]], list[str]] | None = None
-    masks: tuple[str, ...] = ()
-    memory: str | None = None
-    segment: Segment | None = None
-
-
-@dataclass(frozen=True)
-class Job:
-    """One call of explain: who is asked, about what, and how."""
-
     run: Run
-    classifier: Classifier
-    judges: tuple[Classifier, ...]
-    pictures: Pictures
-    probs: Probs
-    targets: list[list[int]]
-    norm: Norm
-    radii: tuple[float, ...] | None
-    steps: int
-    seed: int
-    batch: int | None
-    say: Callable[[str], None]
-    editing: Editing | None = None
-    robust: Classifier | None = None
-
-    def label(self, i: int) -> str | None:
-        """The true class of picture i in words, if known."""
-        label = self.pictures.labels[i]
-        return self.classifier.classes[label] if label >= 0 else None
-
-    def original(self, i: int) -> str:
-        """Write picture i as the model sees it, once; its path inside the run."""
-        name = f"{i:03d}-{key_part(self.pictures.ids[i])[-40:]}.png"
-        return save(self.run, name, self.pictures.x[i])
-
-    def row(self, i: int) -> dict[str, Any]:
-        """The facts of picture i that every table repeats."""
-        sure, answer = self.probs[i].max(0)
-        return {
-            "id": self.pictures.ids[i],
-            "label": self.label(i),
-            "predicted": self.classifier.classes[int(answer)],
-            "confidence": round(float(sure), 6),
-            "original": self.original(i),
-        }
-
-
-@dataclass(frozen=True)
-class Explanation:
-    """A finished explanation; in a notebook it shows its figure and its rows."""
-
-    run: Run
+    parts: "tuple[Result, ...]" = ()
 
     @property
-    def rows(self) -> list[dict[str, Any]]:
-        """One row per picture that was made."""
-        for name in (
-            "counterfactuals",
-            "uvce",
-            "maps",
-            "edits",
-            "neurons",
-            "disagreements",
-            "gradients",
-        ):
-            if found := self.run.table(name):
-                return found
-        return []
+    def folder(self) -> Path:
+        """The run folder."""
+        return self.run.folder
+
+    @property
+    def manifest(self) -> dict[str, Any]:
+        """Command, settings, versions, hashes, seed, device: what run.json holds."""
+        return self.run.manifest
+
+    @property
+    def numbers(self) -> Numbers:
+        """Every measured number by key, each with value, low, high, n and protocol."""
+        return Numbers(self.run.numbers)
+
+    def tables(self) -> list[str]:
+        """The names of the tables."""
+        return self.run.tables()
+
+    def table(self, name: str) -> list[dict[str, Any]]:
+        """A table as rows; empty where the run has no table of this name."""
+        return self.run.table(name)
+
+    def frame(self, name: str) -> "DataFrame":
+        """A table as a pandas DataFrame, where pandas is installed."""
+        try:
+            import pandas
+        except ImportError:
+            raise MissingExtra(
+                "frame needs pandas: pip install pandas. Without it, .table(name) gives rows."
+            ) from None
+        return pandas.DataFrame(self.table(name))
+
+    def images(self, name: str | None = None) -> "list[Image]":
+        """Pillow images: of a gallery ("mistakes"), of a table, or all of the run."""
+        from counterlens.images import open_png
+
+        return [open_png(path) for path in self.image_files(name)]
+
+    def image_files(self, name: str | None = None) -> list[Path]:
+        """Paths of the images that `images` would open."""
+        every = sorted((self.folder / "images").glob("*.png"))
+        if name is None:
+            return every
+        gallery = [row for row in self.table("gallery") if row.get("group") == name]
+        rows = gallery or self.table(name)
+        if paths := list(dict.fromkeys(path for row in rows for path in _paths(row))):
+            return [self.run.file(path) for path in paths]
+        if named := [path for path in every if path.stem.startswith(name)]:
+            return named
+        groups = dict.fromkeys(str(row["group"]) for row in self.table("gallery"))
+        known = [*groups, *(t for t in self.tables() if any(map(_paths, self.table(t))))]
+        raise InputError(
+            f"the run has no images {name!r}. It has: {', '.join(dict.fromkeys(known)) or 'none'}."
+        )
 
     @property
     def figures(self) -> list[Path]:
         """The figures as PNG files; a PDF lies beside each."""
-        return sorted((self.run.folder / "images").glob("figure*.png"))
+        return sorted((self.folder / "images").glob("figure*.png"))
 
-    def _repr_png_(self) -> bytes | None:
-        return self.figures[0].read_bytes() if self.figures else None
+    @property
+    def report(self) -> Path:
+        """The page: one file that works offline."""
+        return self.folder / "report.html"
+
+    def show(self) -> None:
+        """Open the report: inside the notebook where there is one, else in the browser."""
+        if not self.report.exists():
+            raise InputError(f"{self.folder} has no report: its run is not finished.")
+        if "ipykernel" in sys.modules:
+            from IPython.display import IFrame, display
+
+            display(IFrame(self.report, "100%", 800))
+        elif not webbrowser.open(self.report.resolve().as_uri()):
+            print(self.report)
+
+    def __repr__(self) -> str:
+        parts = f", {len(self.parts)} parts" if self.parts else ""
+        command = self.manifest["command"]
+        return f"<Result of {command}: {len(self.run.numbers)} numbers{parts}, {self.folder}>"
 
     def _repr_html_(self) -> str:
-        pictures = ""
-        for path in self.figures:
-            data = base64.b64encode(path.read_bytes()).decode()
-            source = f"data:image/png;base64,{data}"
-            pictures += f'<img alt="{path.stem}" style="max-width:100%" src="{source}"><br>'
-        where = html.escape(str(self.run.folder / "report.html"))
-        return f"{pictures}<p>Report: <code>{where}</code></p>"
+        from counterlens.workflows._shared.summary import summary_html
+
+        return summary_html(self)
 
 
-def save(run: Run, name: str, image: Float[Tensor, "c h w"]) -> str:
-    """Write a picture into the run unless it is there; its path inside the run."""
-    path = run.path("images", name)
-    if not path.exists():
-        write_png(path, image)
-    return f"images/{name}"
+def runs_of(given: Sequence[Any]) -> list[Any]:
+    """Runs, results and lists of them, flat: of a result with parts its parts."""
+    out: list[Any] = []
+    for one in given:
+        if isinstance(one, Result):
+            out += runs_of(one.parts) if one.parts else [one.run]
+        else:
+            out += runs_of(one) if isinstance(one, list | tuple) else [one]
+    return out
 
 
-def save_figure(run: Run, name: str, rows: list[list[Panel]], **settings: Any) -> str:
-    """Write a grid as PNG and PDF; the PNG's path inside the run."""
-    kinds: tuple[Format, ...] = ("png", "pdf")
-    for kind in kinds:
-        data = grid(rows, format=kind, **settings)
-        with atomic(run.path("images", f"{name}.{kind}")) as part:
-            part.write_bytes(data)
-    return f"images/{name}.png"
-
-
-def difference(z: Float[Tensor, "c h w"], x: Float[Tensor, "c h w"]) -> Float[Tensor, "c h w"]:
-    """The change as a picture: grey where there is none, scaled to its largest value."""
-    change = z - x
-    largest = change.abs().max()
-    return 0.5 + change / (2 * largest) if largest > 0 else torch.full_like(x, 0.5)
+def _paths(row: dict[str, Any]) -> list[str]:
+    """The images that the cells of a row name."""
+    cells = [
+        cell for value in row.values() for cell in (value if isinstance(value, list) else [value])
+    ]
+    return [cell for cell in cells if isinstance(cell, str) and cell.startswith("images/")
+            and cell.endswith(".png")]  # fmt: skip

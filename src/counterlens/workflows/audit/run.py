@@ -4,6 +4,7 @@ One pass over each set; every number is a function of the logits it leaves.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -19,7 +20,6 @@ from counterlens.errors import InputError
 from counterlens.images import ImageSet, fitting_size
 from counterlens.models.weights import weights_hash
 from counterlens.predictions import predict
-from counterlens.report import render
 from counterlens.runs import (
     Number,
     Run,
@@ -28,7 +28,10 @@ from counterlens.runs import (
     new_folder,
 )
 from counterlens.workflows._shared.objects import Objects, headline, texts
-from counterlens.workflows._shared.options import settings_of, shared, takes
+from counterlens.workflows._shared.options import shared, takes
+from counterlens.workflows._shared.result import Result
+from counterlens.workflows._shared.session import facts as manifest_facts
+from counterlens.workflows._shared.session import running
 from counterlens.workflows.audit import gallery
 from counterlens.workflows.audit.gates import check_requirements, gate_rows
 from counterlens.workflows.audit.network_facts import network_facts
@@ -37,7 +40,7 @@ from counterlens.workflows.audit.protocol import Inside, Protocol, choose
 from counterlens.workflows.audit.radius import radius_curves
 from counterlens.workflows.audit.robustness import parse_attack, robustness, seconds, worst_ood
 from counterlens.workflows.audit.settings import Settings
-from counterlens.workflows.audit.surrogates import surrogates
+from counterlens.workflows.audit.surrogates import Surrogate, surrogates
 from counterlens.workflows.audit.temperature import fit_temperature, set_apart
 from counterlens.workflows.compare import families
 from counterlens.workflows.compare.run import compare
@@ -45,11 +48,12 @@ from counterlens.workflows.explain.edits import edit_numbers
 
 
 @takes(AuditOptions)
-def audit(models: object, data: object, options: AuditOptions) -> list[Run]:
-    """Audit one model or several; the last run is the one to show.
+def audit(models: object, data: object, options: AuditOptions) -> Result:
+    """Measure a model, or several, on labelled images: one result with numbers and a report.
 
-    Several models get a run each, inside `out`, and a comparison of them beside it. Under attack
-    they attack each other: adversarial images of one are tried on the others.
+    Several models get a run each, inside `out`, and a comparison of them beside it, which is the
+    result; the audits are its `parts`. Under attack they attack each other: adversarial images of
+    one are tried on the others.
 
     Args:
         models: one model or a list of them, or a mapping that names them. A model is a spec
@@ -67,7 +71,7 @@ def audit(models: object, data: object, options: AuditOptions) -> list[Run]:
     images = settings.data
     if len(specs) == 1:
         folder = options.out or new_folder("audit", f"{_short(specs[0])}-{name_of(images)}")
-        return [_audit(settings, folder, facts, objects)]
+        return Result(_audit(settings, folder, facts, objects))
     parent = options.out or new_folder("audit", f"{len(specs)}-models-{name_of(images)}")
     runs = []
     for number, model in enumerate(specs, 1):
@@ -78,9 +82,10 @@ def audit(models: object, data: object, options: AuditOptions) -> list[Run]:
         peers = tuple(other for other in specs if other != model) if settings.attack else ()
         runs.append(_audit(replace(settings, model=model, peers=peers), folder, facts, objects))
     side_by_side = parent / "compare"
+    parts = tuple(map(Result, runs))
     if options.resume and (side_by_side / "DONE").exists():
-        return [*runs, Run.open(side_by_side)]
-    return [*runs, compare([run.folder for run in runs], out=side_by_side)]
+        return Result(Run.open(side_by_side), parts)
+    return compare(*parts, out=side_by_side)
 
 
 def _settings(model: str, data: object, options: AuditOptions, objects: Objects) -> Settings:
@@ -117,7 +122,7 @@ def _check(settings: Settings) -> None:
         )
     check_requirements(settings)
     if settings.limit is not None and settings.limit < 1:
-        raise InputError(f"--limit is {settings.limit}, expected 1 or more.")
+        raise InputError(f"limit is {settings.limit}, expected 1 or more.")
 
 
 def _short(model: str) -> str:
@@ -141,84 +146,60 @@ def _audit(settings: Settings, folder: Path, facts: families.Told, objects: Obje
     outside = [opened(from_images(spec, settings.data)) for spec in settings.ood]
     held = opened(settings.calibrate) if settings.calibrate else None
 
-    run = Run.create(folder, "audit", settings_of(settings), resume=settings.resume)
-    weights = weights_hash(classifier)
-    mined = [s for s in (settings.data, *settings.ood) if weights in mined_with(s)]
-    run.note(
-        model=headline(settings.model, classifier),
-        spec=spec,
-        about={**network_facts(classifier), "filter": bool(mined), **facts.get(name, {})},
-        data=images.name,
-        classes=len(protocol.classes),
-        matched=protocol.matching.summary(),
-        weights_hash=weights,
-        data_fingerprint={s.name: s.fingerprint for s in [images, *outside]},
-        **({"calibration_fingerprint": held.fingerprint} if held else {}),
-        notes={name_of(s): [families.MINED] for s in mined}
-        | {s.name: list(s.notes) for s in [images, *outside] if s.notes}
-        | {k: v for k, v in {classifier.name: classifier.card.get("notes")}.items() if v},
-        preprocess=asdict(classifier.preprocess),
-        device=str(classifier.mean.device),
-        seed=settings.seed,
-    )
-    run.write_table("matching", protocol.matching.table())
-    findings = doctor.examine(classifier, images, seed=settings.seed)
-    run.write_table("doctor", [asdict(finding) for finding in findings])
-    if not settings.anyway:
-        doctor.refuse_if_failed(findings)
-
-    said = _Said(run, classifier, settings)
-    inside, reported = _inside(said, images, protocol, held)
-    run.add_numbers(_background(said, images))
-    if settings.flips:
-        run.add_numbers(edit_numbers(classifier, images, points=settings.flips))
-    for other in outside:
-        _outside(said, other, inside)
-    others, rows = surrogates(settings, classifier, images, protocol, objects.load)
-    run.write_table("surrogates", rows)
-    for text in settings.attack:
-        robustness(
-            run,
-            classifier,
-            images,
-            protocol,
-            reported,
-            text,
-            settings,
-            others,
-            quiet=settings.quiet,
+    with running("audit", settings, name=name, folder=folder) as run:
+        weights = weights_hash(classifier)
+        mined = [s for s in (settings.data, *settings.ood) if weights in mined_with(s)]
+        run.note(
+            **manifest_facts(classifier, images, *outside, seed=settings.seed),
+            spec=spec,
+            about={**network_facts(classifier), "filter": bool(mined), **facts.get(name, {})},
+            matched=protocol.matching.summary(),
+            preprocess=asdict(classifier.preprocess),
+            **({"calibration_fingerprint": held.fingerprint} if held else {}),
         )
-    if settings.ood_attack:
+        run.note(
+            model=headline(settings.model, classifier),
+            classes=len(protocol.classes),
+            notes=_notes(classifier, [images, *outside], mined),
+        )
+        run.write_table("matching", protocol.matching.table())
+        findings = doctor.examine(classifier, images, seed=settings.seed)
+        run.write_table("doctor", [asdict(finding) for finding in findings])
+        if not settings.anyway:
+            doctor.refuse_if_failed(findings)
+        outputs_of = _Outputs(run, classifier, settings)
+        inside, reported = _inside(outputs_of, images, protocol, held)
+        run.add_numbers(_background(outputs_of, images))
+        if settings.flips:
+            run.add_numbers(edit_numbers(classifier, images, points=settings.flips))
         for other in outside:
-            worst_ood(
-                run,
-                classifier,
-                other,
-                inside.against(other, classifier),
-                settings.ood_attack,
-                settings,
-                quiet=settings.quiet,
-            )
-    if settings.radius_curve:
-        views = [(other, inside.against(other, classifier)) for other in outside]
-        radius_curves(
-            run, classifier, images, reported, inside, views, settings, quiet=settings.quiet
-        )
-    run.write_table("gates", gate_rows(settings, run.numbers))
-    render(run)
-    run.finish()
+            _outside(outputs_of, other, inside)
+        others, rows = surrogates(settings, classifier, images, protocol, objects.load)
+        run.write_table("surrogates", rows)
+        _attacks(outputs_of, images, outside, inside, reported, others)
+        run.write_table("gates", gate_rows(settings, run.numbers))
     return run
 
 
+def _notes(
+    classifier: Classifier, sets: Sequence[ImageSet], mined: Sequence[str]
+) -> dict[str, object]:
+    """What the report states of the sets and of the model."""
+    notes: dict[str, object] = {name_of(spec): [families.MINED] for spec in mined}
+    notes |= {one.name: list(one.notes) for one in sets if one.notes}
+    card = classifier.card.get("notes")
+    return notes | ({classifier.name: card} if card else {})
+
+
 @dataclass(frozen=True)
-class _Said:
-    """Predictions of one model, made once and kept for a resumed run."""
+class _Outputs:
+    """Outputs of one model, computed once and stored for a resumed run."""
 
     run: Run
     classifier: Classifier
     settings: Settings
 
-    def about(self, images: ImageSet, role: str) -> Tensor:
+    def __call__(self, images: ImageSet, role: str) -> Tensor:
         """Outputs for a whole set, from the state of an interrupted run where it has them."""
         path = self.run.path("state", f"outputs-{role}-{key_part(images.name)}.npy")
         if path.exists():
@@ -234,21 +215,46 @@ class _Said:
         return torch.as_tensor(found.logits)
 
 
+def _attacks(
+    outputs_of: _Outputs,
+    images: ImageSet,
+    outside: Sequence[ImageSet],
+    inside: Inside,
+    reported: Int64[np.ndarray, "n"],
+    others: Sequence[Surrogate],
+) -> None:
+    """Robust accuracy, worst-case OOD detection and confidence against radius, where requested."""
+    run, classifier, settings = outputs_of.run, outputs_of.classifier, outputs_of.settings
+    quiet = settings.quiet
+    for text in settings.attack:
+        robustness(
+            run, classifier, images, inside.protocol, reported, text, settings, others, quiet=quiet
+        )
+    if not (settings.ood_attack or settings.radius_curve):
+        return
+    views = [(other, inside.against(other, classifier)) for other in outside]
+    if settings.ood_attack:
+        for other, view in views:
+            worst_ood(run, classifier, other, view, settings.ood_attack, settings, quiet=quiet)
+    if settings.radius_curve:
+        radius_curves(run, classifier, images, reported, inside, views, settings, quiet=quiet)
+
+
 def _inside(
-    said: _Said, images: ImageSet, protocol: Protocol, held: ImageSet | None
+    outputs_of: _Outputs, images: ImageSet, protocol: Protocol, held: ImageSet | None
 ) -> tuple[Inside, Int64[np.ndarray, "n"]]:
     """Numbers and tables on the labelled set, without the share the temperature is fitted on.
 
     Returns the view on the images reported on, and which rows of the set they are.
     """
-    run, seed = said.run, said.settings.seed
-    outputs = said.about(images, "in")
+    run, seed = outputs_of.run, outputs_of.settings.seed
+    outputs = outputs_of(images, "in")
     labels = torch.from_numpy(protocol.labels)
     known = protocol.known
     if held is not None:
-        theirs = choose(said.classifier, held)
+        theirs = choose(outputs_of.classifier, held)
         some = torch.from_numpy(np.flatnonzero(theirs.known))
-        fit_logits = theirs.logits(said.about(held, "calibrate"))[some]
+        fit_logits = theirs.logits(outputs_of(held, "calibrate"))[some]
         fit_labels = torch.from_numpy(theirs.labels)[some]
         source = f"{len(some)} images of {held.name}"
         reported = torch.from_numpy(np.flatnonzero(known))
@@ -320,40 +326,40 @@ def _cues(
     }
 
 
-def _background(said: _Said, images: ImageSet) -> dict[str, Number]:
+def _background(outputs_of: _Outputs, images: ImageSet) -> dict[str, Number]:
     """The background gap, where the data is the background challenge."""
     if images.space != "imagenet-9":
         return {}
-    root = said.settings.data.partition("@")[2]
+    root = outputs_of.settings.data.partition("@")[2]
     right, ids = [], []
     for variant in ("mixed_same", "mixed_rand"):
         try:
             part = open_set(
                 f"known:imagenet-9/{variant}@{root}",
-                limit=said.settings.limit,
-                seed=said.settings.seed,
+                limit=outputs_of.settings.limit,
+                seed=outputs_of.settings.seed,
             )
         except InputError as error:
             return {"bias.background_gap": Number.missing(str(error), "ImageNet-9")}
-        theirs = choose(said.classifier, part)
-        outputs = said.about(part, "background")
+        theirs = choose(outputs_of.classifier, part)
+        outputs = outputs_of(part, "background")
         right.append(theirs.right_over_all(outputs, torch.from_numpy(theirs.labels)))
         ids.append(list(part.ids))
     return {"bias.background_gap": metrics.background_number(*right, ids=(ids[0], ids[1]))}
 
 
-def _outside(said: _Said, other: ImageSet, inside: Inside) -> None:
+def _outside(outputs_of: _Outputs, other: ImageSet, inside: Inside) -> None:
     """How far an unknown set is told apart by confidence alone."""
-    view = inside.against(other, said.classifier)
-    logits = view.protocol.logits(said.about(other, "ood"))
-    run = said.run
+    view = inside.against(other, outputs_of.classifier)
+    logits = view.protocol.logits(outputs_of(other, "ood"))
+    run = outputs_of.run
     numbers = metrics.ood_numbers(
         view.logits,
         logits,
         name=other.name,
         temperature=view.temperature,
         protocol=view.protocol.text,
-        seed=said.settings.seed,
+        seed=outputs_of.settings.seed,
     )
     run.add_numbers(numbers)
     answers = metrics.answers(logits, temperature=view.temperature)

@@ -16,7 +16,7 @@ from counterlens.explanations.cam import class_cam, overlay
 from counterlens.explanations.figure import Panel, canvas
 from counterlens.models.nets.digit_net import DigitNet
 from counterlens.runs import Run, atomic
-from counterlens.workflows._shared.result import save_figure
+from counterlens.workflows._shared.figures import save_figure
 from counterlens.workflows.cgn.measure import LAYER, Test, as_classifier
 
 SHOWN = 8

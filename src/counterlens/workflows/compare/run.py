@@ -13,19 +13,19 @@ from pathlib import Path
 from typing import Any
 
 from counterlens.errors import InputError
-from counterlens.report import render
 from counterlens.runs import (
     Number,
     Run,
     check_gates,
     kept_logits,
     key_part,
-    new_folder,
     parse_gate,
     reading,
 )
 from counterlens.runs.keys import bounded, meaning, model_words, show, verdict, worst_verdict
-from counterlens.workflows._shared.options import settings_of, takes
+from counterlens.workflows._shared.options import takes
+from counterlens.workflows._shared.result import Result, runs_of
+from counterlens.workflows._shared.session import running
 from counterlens.workflows.compare import families, pairs
 from counterlens.workflows.compare.flips import flip_results
 from counterlens.workflows.compare.options import CompareOptions
@@ -39,48 +39,54 @@ _MEANS = ("auroc", "worst_auroc", "mmc")
 
 
 @takes(CompareOptions)
-def compare(*runs: str | Path | Run | Sequence[Any], options: CompareOptions) -> Run:
-    """Compare finished runs that hold numbers; write a run with tables and a report.
+def compare(*runs: str | Path | Run | Result | Sequence[Any], options: CompareOptions) -> Result:
+    """Compare finished runs that hold numbers: one result, with the compared runs as its parts.
 
     Args:
-        runs: at least two runs or their folders, audits as a rule; or lists of them.
+        runs: at least two results, runs or their folders, audits as a rule; or lists of them.
     """
     gates = [parse_gate(text) for text in options.require]
-    opened = [_open(one) for one in _flat(runs)]
+    opened = [_open(one) for one in runs_of(runs)]
     if len(opened) < 2:
-        raise InputError("compare needs at least two run folders: counterlens compare RUN RUN…")
+        raise InputError(f"compare got {len(opened)} run, expected two or more: compare(a, b).")
     with reading(*opened):
-        run = _compare(opened, options)
-        results = check_gates(gates, run.numbers)
-        rows = [
-            {"gate": r.gate.text, "value": r.value, "passed": r.passed, "why": r.why}
-            for r in results
-        ]
-        run.write_table("gates", rows)
-        render(run)
-        run.finish()
-        return run
+        names = model_names(opened)
+        tables, numbers = _compare(names, opened, options)
+        inputs = {"runs": [str(one.folder) for one in opened]}
+        with running("compare", options, name="-".join(names), inputs=inputs) as run:
+            run.note(model=" · ".join(names), rule=RULE)
+            run.add_numbers(numbers)
+            results = check_gates(gates, run.numbers)
+            tables["gates"] = [
+                {"gate": r.gate.text, "value": r.value, "passed": r.passed, "why": r.why}
+                for r in results
+            ]
+            for name, rows in tables.items():
+                run.write_table(name, rows)
+    return Result(run, tuple(map(Result, opened)))
 
 
-def _compare(opened: Sequence[Run], options: CompareOptions) -> Run:
-    """Everything is read and compared before the first file is written."""
-    names = model_names(opened)
-    told = families.told(options.about, names)
+def _compare(
+    names: Sequence[str], opened: Sequence[Run], options: CompareOptions
+) -> tuple[dict[str, list[dict[str, Any]]], dict[str, Number]]:
+    """Everything that a comparison writes; nothing is written before all of it was read."""
+    facts = families.told(options.about, names)
     numbers = dict(zip(names, (run.numbers for run in opened), strict=True))
     notes = _notes(names, opened)
     summary = summarise(numbers, judged=not notes)
     by_name = dict(zip(names, opened, strict=True))
+    logits = {name: kept_logits(one) for name, one in by_name.items()}
     paired = [
-        *pairs.paired_rows({name: kept_logits(one) for name, one in by_name.items()}),
+        *pairs.paired_rows(logits),
         *pairs.robust_rows(by_name),
         *pairs.worst_rows(by_name),
     ]
     paired = [{**row, "trust": _trust(row, numbers)} for row in paired if _whole(row, numbers)]
-    rates, flipped = flip_results({name: kept_logits(one) for name, one in by_name.items()})
+    rates, flipped = flip_results(logits)
     tables = {
         "flips": flipped,
         "models": _models(names, opened),
-        "families": families.family_rows(names, opened, told),
+        "families": families.family_rows(names, opened, facts),
         "response_rate": families.response_rows(names, opened),
         "notes": [{"note": note} for note in notes],
         "summary": summary,
@@ -88,18 +94,7 @@ def _compare(opened: Sequence[Run], options: CompareOptions) -> Run:
         "paired": paired,
         "everything": _everything(numbers),
     }
-    run = Run.create(
-        options.out or new_folder("compare", "-".join(names)),
-        "compare",
-        settings_of(options, runs=[str(one.folder) for one in opened]),
-    )
-    for name, rows in tables.items():
-        run.write_table(name, rows)
-    run.add_numbers(_failure_counts(names, summary))
-    run.add_numbers(_paired_numbers(paired))
-    run.add_numbers(rates)
-    run.note(model=" · ".join(names), rule=RULE)
-    return run
+    return tables, {**_failure_counts(names, summary), **_paired_numbers(paired), **rates}
 
 
 def model_names(runs: Sequence[Run]) -> list[str]:
@@ -352,13 +347,6 @@ def _notes(names: Sequence[str], runs: Sequence[Run]) -> list[str]:
     return notes
 
 
-def _flat(runs: Sequence[Any]) -> list[str | Path | Run]:
-    """Runs of lists of them, such as the audits of several models."""
-    return [
-        one for part in runs for one in (_flat(part) if isinstance(part, list | tuple) else [part])
-    ]
-
-
 def _open(given: str | Path | Run) -> Run:
     if not isinstance(given, str | Path | Run):
         raise InputError(
@@ -367,7 +355,7 @@ def _open(given: str | Path | Run) -> Run:
     folder = given.folder if isinstance(given, Run) else given
     run = Run.open(Path(folder))
     if not run.done:
-        raise InputError(f"{folder} is unfinished: it has no DONE. Finish it with --resume first.")
+        raise InputError(f"{folder} is unfinished: it has no DONE. Finish it with resume first.")
     if not run.numbers:
         raise InputError(f"{folder} holds no numbers, so there is nothing to compare.")
     return run

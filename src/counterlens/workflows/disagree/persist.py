@@ -15,8 +15,8 @@ from counterlens.explanations.counterfactuals.targets import class_named
 from counterlens.explanations.disagreement import SURE, UNSURE, succeeded
 from counterlens.explanations.figure import Panel
 from counterlens.runs import Number, Run, key_part
+from counterlens.workflows._shared.figures import save_figure
 from counterlens.workflows._shared.generate import reread
-from counterlens.workflows._shared.result import save_figure
 from counterlens.workflows.disagree.numbers import Rows, mean, share
 from counterlens.workflows.disagree.search import WAYS, Shared, Task, asked, search
 

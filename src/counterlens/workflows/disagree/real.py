@@ -26,8 +26,8 @@ from counterlens.predictions import predict
 from counterlens.runs import Run
 from counterlens.search import frozen
 from counterlens.types import Images
+from counterlens.workflows._shared.figures import save
 from counterlens.workflows._shared.generate import reread
-from counterlens.workflows._shared.result import save
 
 NEAREST = 3
 

@@ -23,6 +23,7 @@ from counterlens.images import ImageSet
 from counterlens.models.weights import weights_hash
 from counterlens.runs import Run, check_gates, key_part, new_folder, parse_gate
 from counterlens.scale import check_place
+from counterlens.workflows._shared.figures import save_figure
 from counterlens.workflows._shared.generate import (
     SMALL,
     Workers,
@@ -33,7 +34,7 @@ from counterlens.workflows._shared.generate import (
 )
 from counterlens.workflows._shared.generator import open_generator_for
 from counterlens.workflows._shared.objects import headline, model_given, texts, words
-from counterlens.workflows._shared.result import Explanation, save_figure
+from counterlens.workflows._shared.result import Result
 from counterlens.workflows._shared.session import teller, write_report
 from counterlens.workflows.disagree.numbers import Rows, numbers, real_numbers, verdict
 from counterlens.workflows.disagree.persist import persist as search_again
@@ -71,7 +72,7 @@ def disagree(
     device: str = "auto",
     trust_remote_code: bool = False,
     quiet: bool = False,
-) -> Explanation:
+) -> Result:
     """Search images on which two classifiers differ most; write a run with grids and numbers.
 
     Args:
@@ -177,7 +178,7 @@ def _bring_back(
 def _end(
     run: Run, rows: list[dict[str, Any]], notes: Sequence[str], pair: Pair,
     require: Sequence[str], task: Task,
-) -> Explanation:  # fmt: skip
+) -> Result:  # fmt: skip
     run.write_table("disagreements", rows)
     run.write_table("notes", [{"note": note} for note in notes])
     gates = check_gates([parse_gate(text) for text in require], run.numbers)
@@ -186,7 +187,7 @@ def _end(
     _figures(run, rows, pair)
     write_report(run, task.say)
     run.finish()
-    return Explanation(run)
+    return Result(run)
 
 
 def _drawable(task: Task, pair: Pair, wanted: Sequence[Shared], notes: list[str]) -> list[Shared]:

@@ -22,7 +22,7 @@ from counterlens.types import Preprocess, Probs
 from counterlens.workflows._shared.generate import SMALL, seed_of
 from counterlens.workflows._shared.generator import open_generator_for
 from counterlens.workflows._shared.pictures import Pictures
-from counterlens.workflows._shared.result import Editing
+from counterlens.workflows.explain.job import Editing
 
 ROUNDS = 1
 """Further searches with a small generator: as many as two CPU cores make in four minutes."""

@@ -23,9 +23,10 @@ from counterlens.images import ImageSet, fitting_size, prepare
 from counterlens.models import check_consent
 from counterlens.models.parts import head
 from counterlens.runs import Run, kept_logits, key_part
+from counterlens.workflows._shared.figures import save
 from counterlens.workflows._shared.pictures import Given
-from counterlens.workflows._shared.result import Job, save
 from counterlens.workflows.compare.families import named
+from counterlens.workflows.explain.job import Job
 from counterlens.workflows.explain.maps import explain_maps
 from counterlens.workflows.quality.real import features_of
 

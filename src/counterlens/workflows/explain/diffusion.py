@@ -42,10 +42,11 @@ from counterlens.search import frozen
 from counterlens.search.adam import Iterate
 from counterlens.types import Scores
 from counterlens.workflows._shared.batches import in_parts
+from counterlens.workflows._shared.figures import save
 from counterlens.workflows._shared.generate import seed_of
-from counterlens.workflows._shared.result import Editing, Job, save
 from counterlens.workflows.explain.cases import Case, cases_of, places_of, read_masks
 from counterlens.workflows.explain.diffusion_numbers import tell
+from counterlens.workflows.explain.job import Editing, Job
 
 MOST = 128
 """Cases at a time, at most."""

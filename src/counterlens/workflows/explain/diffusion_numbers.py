@@ -17,8 +17,9 @@ from counterlens.metrics.closeness import masked_l2
 from counterlens.metrics.intervals.closed_form import mean_interval, wilson
 from counterlens.runs import Number, key_part
 from counterlens.types import Images, Probs
+from counterlens.workflows._shared.figures import save_figure
 from counterlens.workflows._shared.generate import reread
-from counterlens.workflows._shared.result import Job, save_figure
+from counterlens.workflows.explain.job import Job
 
 SURE = 0.8
 FAITHFUL = 30.0

@@ -23,8 +23,9 @@ from counterlens.metrics.similarity import changed_pixels, smoothness
 from counterlens.runs import Number, atomic
 from counterlens.search import frozen
 from counterlens.types import Images, Labels
+from counterlens.workflows._shared.figures import save_figure
 from counterlens.workflows._shared.generate import seed_of
-from counterlens.workflows._shared.result import Job, save_figure
+from counterlens.workflows.explain.job import Job
 from counterlens.workflows.explain.pixel import FIGURES, mean_of, share_of, table_rows
 from counterlens.workflows.quality.methods import matched, rows_at_a_time
 

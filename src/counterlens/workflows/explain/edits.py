@@ -14,7 +14,8 @@ from counterlens.images import ImageSet, prepare
 from counterlens.runs import Number
 from counterlens.search import frozen
 from counterlens.types import Images
-from counterlens.workflows._shared.result import Job, save, save_figure
+from counterlens.workflows._shared.figures import save, save_figure
+from counterlens.workflows.explain.job import Job
 
 COLUMNS = 8
 

@@ -6,7 +6,8 @@ from counterlens.explanations.cam import METHODS, class_cam, overlay
 from counterlens.explanations.figure import Panel
 from counterlens.models.parts import cam_layer
 from counterlens.runs import Number, key_part
-from counterlens.workflows._shared.result import Job, save, save_figure
+from counterlens.workflows._shared.figures import save, save_figure
+from counterlens.workflows.explain.job import Job
 
 
 def explain_maps(job: Job, *, figures: str = "figure") -> dict[str, Number]:

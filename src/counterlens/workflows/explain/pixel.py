@@ -27,7 +27,8 @@ from counterlens.explanations.figure import Panel
 from counterlens.metrics.intervals.closed_form import mean_interval, wilson
 from counterlens.progress import doing
 from counterlens.runs import Number, atomic, key_part
-from counterlens.workflows._shared.result import Job, difference, save, save_figure
+from counterlens.workflows._shared.figures import difference, save, save_figure
+from counterlens.workflows.explain.job import Job
 
 SURE = 0.9
 FIGURES = 12

@@ -40,7 +40,7 @@ from counterlens.workflows._shared.objects import (
     words,
 )
 from counterlens.workflows._shared.pictures import Pictures, open_pictures
-from counterlens.workflows._shared.result import Explanation, Job
+from counterlens.workflows._shared.result import Result
 from counterlens.workflows._shared.session import teller
 from counterlens.workflows.explain.cases import checked as checked_cases
 from counterlens.workflows.explain.cases import open_editing
@@ -48,6 +48,7 @@ from counterlens.workflows.explain.chapter import WORST, Audit, add_chapter, rad
 from counterlens.workflows.explain.diffusion import explain_diffusion
 from counterlens.workflows.explain.dvce import explain_dvce
 from counterlens.workflows.explain.edits import explain_colour, explain_frame
+from counterlens.workflows.explain.job import Job
 from counterlens.workflows.explain.maps import explain_maps
 from counterlens.workflows.explain.pixel import explain_pixel
 
@@ -94,7 +95,7 @@ def explain(
     device: str = "auto",
     trust_remote_code: bool = False,
     quiet: bool = False,
-) -> Explanation:
+) -> Result:
     """Explain what a model says of some pictures; the result shows itself in a notebook.
 
     Args:
@@ -224,7 +225,7 @@ def explain(
     if audit and out is None:
         render(audit.run)  # with this as a chapter; nothing else of the audit is touched
         job.say(f"a chapter of {audit.run.folder / 'report.html'}")
-    return Explanation(run)
+    return Result(run)
 
 
 def load_all(

@@ -24,6 +24,7 @@ from counterlens.models.captioner import Captioner
 from counterlens.models.parts import features, head
 from counterlens.runs import Number, Run, key_part
 from counterlens.types import Images
+from counterlens.workflows._shared.figures import save, save_figure
 from counterlens.workflows._shared.generate import (
     DRAWS,
     Generation,
@@ -35,7 +36,6 @@ from counterlens.workflows._shared.generate import (
     reread,
     seed_of,
 )
-from counterlens.workflows._shared.result import save, save_figure
 from counterlens.workflows._shared.session import Say
 from counterlens.workflows.neurons.scan import Scan, cross, groups, pixels, scan, unit_values
 

@@ -42,9 +42,9 @@ from counterlens.search import frozen
 from counterlens.search.adam import Iterate
 from counterlens.types import Images, Labels, Probs, Scores
 from counterlens.workflows._shared.batches import in_parts
+from counterlens.workflows._shared.figures import save, save_figure
 from counterlens.workflows._shared.generate import reread, seed_of
 from counterlens.workflows._shared.pictures import Pictures
-from counterlens.workflows._shared.result import save, save_figure
 from counterlens.workflows._shared.session import Say
 from counterlens.workflows.neurons.pixel import key
 

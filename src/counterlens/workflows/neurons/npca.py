@@ -23,7 +23,7 @@ from counterlens.explanations.figure import Panel
 from counterlens.metrics.intervals.closed_form import wilson
 from counterlens.models.parts import head
 from counterlens.runs import Number, Run
-from counterlens.workflows._shared.result import save, save_figure
+from counterlens.workflows._shared.figures import save, save_figure
 from counterlens.workflows._shared.session import Say
 from counterlens.workflows.neurons.data import Known
 from counterlens.workflows.neurons.pixel import key

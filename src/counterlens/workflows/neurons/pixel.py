@@ -11,8 +11,8 @@ from counterlens.explanations.features.feature_attack import feature_attack
 from counterlens.explanations.figure import Panel
 from counterlens.models.parts import head
 from counterlens.runs import Run, key_part
+from counterlens.workflows._shared.figures import save, save_figure
 from counterlens.workflows._shared.pictures import Pictures
-from counterlens.workflows._shared.result import save, save_figure
 
 
 def raised(

@@ -25,10 +25,11 @@ from counterlens.models.weights import weights_hash
 from counterlens.report import render
 from counterlens.runs import Number, Run, key_part, new_folder
 from counterlens.scale import check_place
+from counterlens.workflows._shared.figures import save, save_figure
 from counterlens.workflows._shared.generate import Workers, changed, fitting
 from counterlens.workflows._shared.generator import open_generator_for
 from counterlens.workflows._shared.pictures import Given, open_pictures
-from counterlens.workflows._shared.result import Explanation, save, save_figure
+from counterlens.workflows._shared.result import Result
 from counterlens.workflows._shared.session import teller
 from counterlens.workflows.explain.run import load_all
 from counterlens.workflows.neurons.diffusion import Drawing, draw_units
@@ -66,7 +67,7 @@ def neurons(
     device: str = "auto",
     trust_remote_code: bool = False,
     quiet: bool = False,
-) -> Explanation:
+) -> Result:
     """Picture units of a model.
 
     Args:
@@ -202,12 +203,12 @@ def _listed(path: Path) -> tuple[str, ...]:
     return found
 
 
-def _end(run: Run, rows: list[dict[str, Any]], found: dict[str, Number]) -> Explanation:
+def _end(run: Run, rows: list[dict[str, Any]], found: dict[str, Number]) -> Result:
     run.write_table("neurons", rows)
     run.add_numbers(found)
     render(run)
     run.finish()
-    return Explanation(run)
+    return Result(run)
 
 
 def _made(

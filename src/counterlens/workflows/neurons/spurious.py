@@ -27,7 +27,7 @@ from counterlens.metrics.spurious import Place, placed, ranked, verdicts
 from counterlens.models.parts import CamLayer, cam_layer, head
 from counterlens.runs import Number, Run
 from counterlens.types import Images
-from counterlens.workflows._shared.result import save, save_figure
+from counterlens.workflows._shared.figures import save, save_figure
 from counterlens.workflows._shared.session import Say
 from counterlens.workflows.neurons.data import Known
 from counterlens.workflows.neurons.object_masks import Masks

@@ -32,7 +32,7 @@ from counterlens.types import Images, Labels, Preprocess
 from counterlens.workflows._shared.generate import changed
 from counterlens.workflows._shared.generator import misfit, open_generator_for
 from counterlens.workflows._shared.pictures import Given, open_pictures
-from counterlens.workflows._shared.result import Explanation
+from counterlens.workflows._shared.result import Result
 from counterlens.workflows._shared.session import Say, teller
 from counterlens.workflows.neurons.data import Known, read_known
 from counterlens.workflows.neurons.edits import EDIT, Editing, edit_directions, usual
@@ -106,7 +106,7 @@ def study(
     device: str = "auto",
     trust_remote_code: bool = False,
     quiet: bool = False,
-) -> Explanation:
+) -> Result:
     """Do what was asked; write a run with tables, pictures and numbers."""
     asked.check()
     classifier = (
@@ -150,13 +150,13 @@ def study(
     return _end(run, rows, found)
 
 
-def _end(run: Run, rows: Table, found: dict[str, Number]) -> Explanation:
+def _end(run: Run, rows: Table, found: dict[str, Number]) -> Result:
     if rows:
         run.write_table("neurons", rows)
     run.add_numbers(found)
     render(run)
     run.finish()
-    return Explanation(run)
+    return Result(run)
 
 
 def _check_head(classifier: Classifier) -> None:

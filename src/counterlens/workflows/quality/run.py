@@ -30,10 +30,11 @@ from counterlens.models.nets.lpips import load as load_lpips
 from counterlens.models.weights import weights_hash
 from counterlens.runs import Number, Run, key_part, new_folder
 from counterlens.types import Images, Labels, Probs
+from counterlens.workflows._shared.figures import save, save_figure
 from counterlens.workflows._shared.generate import changed
 from counterlens.workflows._shared.generator import open_generator_for
 from counterlens.workflows._shared.pictures import Given, Pictures, open_pictures
-from counterlens.workflows._shared.result import Explanation, save, save_figure
+from counterlens.workflows._shared.result import Result
 from counterlens.workflows._shared.session import teller, write_report
 from counterlens.workflows.explain.run import ask, load_all, parse_radius
 from counterlens.workflows.quality.measures import Measured, gaps, measure, numbers, rows_of
@@ -75,7 +76,7 @@ def evaluate(
     device: str = "auto",
     trust_remote_code: bool = False,
     quiet: bool = False,
-) -> Explanation:
+) -> Result:
     """Compare methods of counterfactuals; write a run with a table, galleries and all images.
 
     Args:
@@ -128,7 +129,7 @@ def evaluate(
     run.write_table("notes", [{"note": note} for note in notes])
     write_report(run, say)
     run.finish()
-    return Explanation(run)
+    return Result(run)
 
 
 def _run(out: Path | None, asked: Mapping[str, Any], bench: Bench, resume: bool) -> Run:

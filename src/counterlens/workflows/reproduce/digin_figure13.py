@@ -36,9 +36,10 @@ from counterlens.models.weights import weights_hash
 from counterlens.runs import Number, Run, key_part, new_folder
 from counterlens.search import frozen
 from counterlens.types import Images
+from counterlens.workflows._shared.figures import save, save_figure
 from counterlens.workflows._shared.generate import column, confidence_table, seed_of
 from counterlens.workflows._shared.generator import open_generator_for
-from counterlens.workflows._shared.result import Explanation, save, save_figure
+from counterlens.workflows._shared.result import Result
 from counterlens.workflows._shared.session import Say, teller, write_report
 
 
@@ -64,7 +65,7 @@ def figure13(
     seed: int = 0,
     device: str = "auto",
     quiet: bool = False,
-) -> Explanation:
+) -> Result:
     """Share of the gradient's mass inside the thing, in three arms.
 
     Args:
@@ -95,7 +96,7 @@ def figure13(
     _figure(run, net, things, found)
     write_report(run, say)
     run.finish()
-    return Explanation(run)
+    return Result(run)
 
 
 def _given(net: Classifier, pictures: ImageSet, thing: ReadMask, count: int, seed: int) -> Things:

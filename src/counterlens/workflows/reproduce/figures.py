@@ -31,8 +31,9 @@ from counterlens.runs import Number, Run, key_part, new_folder
 from counterlens.search import frozen
 from counterlens.search.apgd import apgd
 from counterlens.types import Scores
+from counterlens.workflows._shared.figures import save, save_figure
 from counterlens.workflows._shared.pictures import Pictures, open_pictures
-from counterlens.workflows._shared.result import Explanation, save, save_figure
+from counterlens.workflows._shared.result import Result
 from counterlens.workflows._shared.session import Say, teller
 from counterlens.workflows.explain.pixel import show_radius
 from counterlens.workflows.explain.run import ask, load_all
@@ -78,7 +79,7 @@ def reproduce(
     seed: int = 0,
     device: str = "auto",
     quiet: bool = False,
-) -> Explanation:
+) -> Result:
     """Regenerate a figure of a paper.
 
     Args:
@@ -108,7 +109,7 @@ def reproduce(
     run.add_numbers({})
     render(run)
     run.finish()
-    return Explanation(run)
+    return Result(run)
 
 
 def figure1(job: Figures) -> list[dict[str, Any]]:

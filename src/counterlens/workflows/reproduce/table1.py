@@ -152,7 +152,7 @@ def _audit(
         device=device,
         quiet=quiet,
         **how,
-    )[-1]
+    ).run
 
 
 def ours(card: Mapping[str, Any], metric: str) -> Number | None:
