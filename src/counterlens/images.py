@@ -30,6 +30,8 @@ Planes = UInt8[np.ndarray, "_ _ _"]
 AnyImage = Pixels | UInt8[np.ndarray, "_ _"] | Float[np.ndarray, "_ _ _"] | Float[Tensor, "_ _ _"]
 """What can be written: uint8 is height × width [× channels], float c × h × w in [0, 1]."""
 
+PillowImage = Image.Image
+
 SUFFIXES = frozenset(
     f".{ending}"
     for kinds in (
@@ -160,7 +162,7 @@ def from_pillow(image: object, *, name: str = "the image") -> Pixels | None:
     return np.array(_upright(image, name)) if isinstance(image, Image.Image) else None
 
 
-def open_png(path: Path) -> Image.Image:
+def open_png(path: Path) -> PillowImage:
     """A picture that a run wrote, as a Pillow image."""
     return _decode(file_bytes(path, what="picture"), str(path))
 

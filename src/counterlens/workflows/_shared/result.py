@@ -12,7 +12,8 @@ from counterlens.runs import Number, Run
 
 if TYPE_CHECKING:
     from pandas import DataFrame
-    from PIL.Image import Image
+
+    from counterlens.images import PillowImage
 
 
 class Numbers(dict[str, Number]):
@@ -69,7 +70,7 @@ class Result:
             ) from None
         return pandas.DataFrame(self.table(name))
 
-    def images(self, name: str | None = None) -> "list[Image]":
+    def images(self, name: str | None = None) -> "list[PillowImage]":
         """Pillow images: of a gallery ("mistakes"), of a table, or all of the run."""
         from counterlens.images import open_png
 
