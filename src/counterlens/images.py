@@ -31,7 +31,6 @@ AnyImage = Pixels | UInt8[np.ndarray, "_ _"] | Float[np.ndarray, "_ _ _"] | Floa
 """What can be written: uint8 is height × width [× channels], float c × h × w in [0, 1]."""
 
 PillowImage = Image.Image
-
 SUFFIXES = frozenset(
     f".{ending}"
     for kinds in (
@@ -104,7 +103,7 @@ def decode(data: bytes, *, name: str = "picture") -> Pixels:
     EXIF rotation is applied, transparency lies over white, an animation gives its first frame,
     grey of 16 bits is scaled by 255 / 65535, CMYK is converted as Pillow does it.
     """
-    return np.array(_decode(data, name))  # a copy: Pillow's own buffer is read-only
+    return np.array(decode_pillow(data, name))  # a copy: Pillow's own buffer is read-only
 
 
 def read_prepared(path: str | Path, preprocess: Preprocess, *, channels: int = 3) -> Planes:
@@ -118,7 +117,7 @@ def decode_prepared(
     data: bytes, preprocess: Preprocess, *, channels: int = 3, name: str = "picture"
 ) -> Planes:
     """`prepare(decode(data), …)` without the way through an array of the whole picture."""
-    return _prepare(_decode(data, name), preprocess, channels)
+    return _prepare(decode_pillow(data, name), preprocess, channels)
 
 
 def prepared(
@@ -132,7 +131,8 @@ def prepared(
     return planes
 
 
-def _decode(data: bytes, name: str) -> Image.Image:
+def decode_pillow(data: bytes, name: str) -> PillowImage:
+    """Decode an encoded picture as a Pillow image in RGB."""
     try:
         with warnings.catch_warnings():
             # Pillow warns of odd metadata, which changes no pixel, and of bombs, checked below
@@ -160,11 +160,6 @@ def _decode(data: bytes, name: str) -> Image.Image:
 def from_pillow(image: object, *, name: str = "the image") -> Pixels | None:
     """The pixels of a Pillow image as `decode` gives them; None for any other object."""
     return np.array(_upright(image, name)) if isinstance(image, Image.Image) else None
-
-
-def open_png(path: Path) -> PillowImage:
-    """A picture that a run wrote, as a Pillow image."""
-    return _decode(file_bytes(path, what="picture"), str(path))
 
 
 def is_pillow(value: object) -> bool:

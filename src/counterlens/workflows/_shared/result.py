@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from counterlens.errors import InputError, MissingExtra, nearest
-from counterlens.runs import Number, Run
+from counterlens.runs import Number, Run, file_bytes
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -72,9 +72,9 @@ class Result:
 
     def images(self, name: str | None = None) -> "list[PillowImage]":
         """Pillow images: of a gallery ("mistakes"), of a table, or all of the run."""
-        from counterlens.images import open_png
+        from counterlens.images import decode_pillow
 
-        return [open_png(path) for path in self.image_files(name)]
+        return [decode_pillow(file_bytes(p), str(p)) for p in self.image_files(name)]
 
     def image_files(self, name: str | None = None) -> list[Path]:
         """Paths of the images that `images` would open."""
