@@ -21,6 +21,7 @@ from counterlens.generators.diffusion.ddim import ddim, guided_noise
 from counterlens.generators.diffusion.memory import CONTEXT, parse_memory, room, steps_to_keep
 from counterlens.generators.diffusion.optimise import COUNTERFACTUAL, Inputs, Term, ascend
 from counterlens.generators.diffusion.recompute import StoredSteps
+from counterlens.objectives import entry
 from diffusion_networks import build
 
 
@@ -230,7 +231,7 @@ class Bench:
             return self.classifier(x.to(kind)).float().log_softmax(1)
 
         count, side = arm.batch, 32 if self.given.tiny else 224
-        term = Term(table, torch.zeros(count, dtype=torch.long, device=self.device), side)
+        term = Term(entry(table, torch.zeros(count, dtype=torch.long, device=self.device)), side)
         generator = None  # on the meta device there are shapes alone
         if self.device.type != "meta":
             generator = torch.Generator(self.device).manual_seed(0)

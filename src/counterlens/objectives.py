@@ -1,24 +1,59 @@
 """Objectives: what a search raises over images. One score per image, higher is better.
 
 Paper: Croce and Hein 2020 (autoattack2020) for DLR; Augustin et al. 2020 (ratio2020) for the
-       margin and the divergence from uniform that the RATIO training attacks raise.
+       margin and the divergence from uniform that the RATIO training attacks raise; Augustin et
+       al. 2024 (digin2024) for what counterfactuals, disagreement and neuron pictures raise.
 Differs: log-probabilities instead of probabilities, because those saturate. Each objective
        exists twice: as a function of logits (`ce`, `margin_of`, ...), which the engine calls when
-       it has the logits anyway, and as an `Objective` over images that closes over its rows.
+       it has the logits anyway, and as an `Objective` over images.
+
+Where every image has a label of its own (a class, a unit), the objective is `Labelled`: it knows
+which label belongs to which row, so it can be asked for some of the images, or for many crops of
+each.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from counterlens.errors import InputError
 from counterlens.types import Images, Labels, Logits, Objective, Scores
 
 Predict = Callable[[Images], Logits]
+Table = Callable[[Images], Float[Tensor, "b k"]]
+"""Images to a row of numbers each: logits, probabilities or features."""
 
 _TINY = 1e-12
 _MASKED = -1e30
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """An objective whose images have a label each; called with images, it is an `Objective`.
+
+    >>> first = Labelled(lambda z, y: at(z.flatten(1), y), torch.tensor([1, 0]))
+    >>> z = torch.tensor([[1.0, 2.0], [3.0, 4.0]]).view(2, 1, 1, 2)
+    >>> first(z), first.rows([1])(z[1:])
+    (tensor([2., 3.]), tensor([3.]))
+
+    Args:
+        value: images and their labels to scores.
+        label: of each image.
+    """
+
+    value: Callable[[Images, Labels], Scores]
+    label: Labels
+
+    def __call__(self, z: Images) -> Scores:
+        return self.value(z, self.label)
+
+    def rows(self, index: Sequence[int] | Int[Tensor, "r"]) -> "Labelled":
+        """The same for some of the images, or for one of them several times."""
+        chosen = index if isinstance(index, Tensor) else list(index)
+        return Labelled(self.value, self.label[chosen])
 
 
 def full(logits: Logits) -> Logits:
@@ -111,19 +146,19 @@ def uniform_divergence_of(logits: Logits) -> Scores:
     return torch.logsumexp(logits, 1) - logits.mean(1) - classes.log()
 
 
-def wrongness(predict: Predict, label: Labels) -> Objective:
+def wrongness(predict: Predict, label: Labels) -> Labelled:
     """Cross-entropy of the true label."""
-    return lambda z: ce(predict(z), label)
+    return Labelled(lambda z, y: ce(predict(z), y), label)
 
 
-def margin(predict: Predict, label: Labels) -> Objective:
+def margin(predict: Predict, label: Labels) -> Labelled:
     """Best other logit minus the true one."""
-    return lambda z: margin_of(predict(z), label)
+    return Labelled(lambda z, y: margin_of(predict(z), y), label)
 
 
-def dlr(predict: Predict, label: Labels) -> Objective:
+def dlr(predict: Predict, label: Labels) -> Labelled:
     """Difference of logits ratio, three classes or more."""
-    return lambda z: dlr_of(predict(z), label)
+    return Labelled(lambda z, y: dlr_of(predict(z), y), label)
 
 
 def targeted_dlr(predict: Predict, label: Labels, target: Labels) -> Objective:
@@ -131,9 +166,41 @@ def targeted_dlr(predict: Predict, label: Labels, target: Labels) -> Objective:
     return lambda z: targeted_dlr_of(predict(z), label, target)
 
 
-def log_confidence(predict: Predict, target: Labels) -> Objective:
+def log_confidence(predict: Predict, target: Labels) -> Labelled:
     """Log-probability of the target class."""
-    return lambda z: log_confidence_of(predict(z), target)
+    return Labelled(lambda z, y: log_confidence_of(predict(z), y), target)
+
+
+def entry(table: Table, label: Labels) -> Labelled:
+    """One number of each image's row: a unit's activation, a class's confidence.
+
+    Equation: digin2024 (6)   max φ(x)_n
+    """
+    return Labelled(lambda z, y: at(full(table(z)), y), label)
+
+
+def probabilities(predict: Predict, temperature: float = 1.0) -> Table:
+    """Class probabilities after temperature, as a table for `entry`."""
+    return lambda z: (full(predict(z)) / temperature).softmax(1)
+
+
+def log_probabilities(predict: Predict, temperature: float = 1.0) -> Table:
+    """Their logarithms.
+
+    Equation: digin2024 (5)   log p_f(y | x); (20) for a zero-shot classifier of two texts
+    """
+    return lambda z: (full(predict(z)) / temperature).log_softmax(1)
+
+
+def log_doubt(predict: Predict, label: Labels, temperature: float = 1.0) -> Labelled:
+    """Log-probability of all other classes: log(1 − p_y), with a gradient where p_y is near 1."""
+
+    def value(z: Images, label: Labels) -> Scores:
+        logits = full(predict(z)) / temperature
+        others = logits.scatter(1, label[:, None], -torch.inf)
+        return others.logsumexp(1) - logits.logsumexp(1)
+
+    return Labelled(value, label)
 
 
 def confidence_anywhere(predict: Predict) -> Objective:

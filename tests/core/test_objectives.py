@@ -114,3 +114,34 @@ def test_objectives_close_over_their_rows_and_add_up():
     assert torch.equal(both(z), 2 * pairs[0][1] - pairs[1][1])
     with pytest.raises(InputError, match="no terms"):
         objectives.weighted()
+
+
+def test_a_labelled_objective_for_some_rows_and_for_crops_of_each(rng):
+    weight = torch.randn(12, 4, generator=rng, dtype=torch.float64)
+    z = torch.rand(3, 3, 2, 2, generator=rng, dtype=torch.float64)
+    label = torch.tensor([1, 3, 0])
+    whole = objectives.entry(lambda x: x.flatten(1) @ weight, label)
+    by_hand = torch.stack([z[i].flatten() @ weight[:, k] for i, k in enumerate(label.tolist())])
+    torch.testing.assert_close(whole(z), by_hand)
+    torch.testing.assert_close(whole.rows([2, 0])(z[[2, 0]]), by_hand[[2, 0]])
+    crops = whole.rows(torch.arange(3).repeat_interleave(2))
+    torch.testing.assert_close(crops(z.repeat_interleave(2, 0)), by_hand.repeat_interleave(2))
+    wrong = objectives.wrongness(lambda x: x.flatten(1) @ weight, label)
+    assert torch.equal(wrong.rows([1])(z[[1]]), wrong(z)[[1]])
+
+
+def test_tables_and_doubt_are_those_of_the_softmax_after_temperature(logits):
+    for temperature in (1.0, 2.5):
+        probs = (logits / temperature).softmax(1)
+        own = probs[torch.arange(6), LABEL]
+        images = torch.zeros(6, 1, 1, 1)
+
+        def predict(_):
+            return logits
+
+        confidence = objectives.entry(objectives.probabilities(predict, temperature), LABEL)
+        torch.testing.assert_close(confidence(images), own)
+        logs = objectives.entry(objectives.log_probabilities(predict, temperature), LABEL)
+        torch.testing.assert_close(logs(images), own.log())
+        doubt = objectives.log_doubt(predict, LABEL, temperature)
+        torch.testing.assert_close(doubt(images), (1 - own).log())

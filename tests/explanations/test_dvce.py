@@ -25,6 +25,7 @@ from counterlens.explanations.counterfactuals.dvce import (
 )
 from counterlens.generators.diffusion.optimise import Term
 from counterlens.generators.diffusion.schedule import STABLE_DIFFUSION, stable_diffusion
+from counterlens.objectives import entry
 from diffusion_models import tiny_model
 
 diffusers = pytest.importorskip("diffusers")
@@ -113,7 +114,7 @@ def test_the_step_is_that_of_diffusers_ddim_with_all_noise_and_of_its_ddpm(rng):
 
 def test_the_slope_of_the_crops_is_that_of_finite_differences(rng):
     weight = torch.randn(3 * 64, 4, generator=rng, dtype=torch.float64)
-    term = Term(lambda x: (x.flatten(1) @ weight).log_softmax(1), torch.tensor([2, 0]), 8)
+    term = Term(entry(lambda x: (x.flatten(1) @ weight).log_softmax(1), torch.tensor([2, 0])), 8)
     x = torch.rand(2, 3, 8, 8, generator=rng, dtype=torch.float64)
     seeds = row_seeds(2, 0)
     for settings in (Settings(cuts=3), Settings(cuts=0)):
@@ -123,9 +124,10 @@ def test_the_slope_of_the_crops_is_that_of_finite_differences(rng):
 
         def value(image, settings=settings):
             if not settings.cuts:
-                return term.table(image).gather(1, term.column[:, None])[:, 0]
+                return term.objective(image)
             crops = cutouts(image, 8, count=3, sigma=settings.sigma, seeds=seeds)
-            rows = [term.table(crops[i])[:, k].mean() for i, k in enumerate((2, 0))]
+            rows = [(crops[i].flatten(1) @ weight).log_softmax(1)[:, k].mean()
+                    for i, k in enumerate((2, 0))]  # fmt: skip
             return torch.stack(rows)
 
         step = 1e-6
@@ -157,7 +159,7 @@ def test_without_guidance_gaussian_data_ends_with_the_variance_in_closed_form():
     fake = Gaussian()
     fake.schedule = base.schedule
     x = math.sqrt(s2) * torch.randn(150, 3, 4, 4, generator=torch.Generator().manual_seed(1))
-    term = Term(lambda images: images.flatten(1), torch.zeros(150, dtype=torch.long), 4)
+    term = Term(entry(lambda images: images.flatten(1), torch.zeros(150, dtype=torch.long)), 4)
     unguided = Settings(steps=100, start=50, towards=0.0, near=0.0, cuts=0)
     sampled = dvce(fake, x, term, settings=unguided, seeds=row_seeds(150, 0))
     assert sampled.var().item() == pytest.approx(_variance(schedule, s2, 100, 50), rel=0.06)
@@ -188,7 +190,9 @@ def test_rows_depend_on_their_seed_alone_and_images_stay_in_the_box(model, rng):
     weight = torch.randn(3 * 64, 4, generator=rng)
 
     def term(column):
-        return Term(lambda im: (im.flatten(1) @ weight).log_softmax(1), torch.tensor(column), 8)
+        return Term(
+            entry(lambda im: (im.flatten(1) @ weight).log_softmax(1), torch.tensor(column)), 8
+        )
 
     seen = []
     seeds = row_seeds(3, 5)
@@ -203,7 +207,7 @@ def test_rows_depend_on_their_seed_alone_and_images_stay_in_the_box(model, rng):
 
 
 def test_images_of_another_size_and_odd_settings_are_refused(model):
-    term = Term(lambda x: x.flatten(1), torch.tensor([0]), 16)
+    term = Term(entry(lambda x: x.flatten(1), torch.tensor([0])), 16)
     with pytest.raises(InputError, match="expected 16 × 16"):
         dvce(model, torch.rand(1, 3, 8, 8), term, seeds=row_seeds(1, 0))
     with pytest.raises(InputError, match="start is 300"):
@@ -219,7 +223,7 @@ def test_the_chain_starts_in_the_middle_and_walks_down_to_the_first_step(model, 
         encode=lambda x: x, decode=lambda z: z.clamp(0, 1),
         noise=lambda z, time, cond: times.append(time) or 0.1 * z,
     )  # fmt: skip
-    term = Term(lambda x: x.flatten(1), torch.tensor([0]), 16)
+    term = Term(entry(lambda x: x.flatten(1), torch.tensor([0])), 16)
     x = torch.rand(1, 3, 16, 16, generator=rng)
     dvce(spy, x, term, settings=Settings(cuts=0), seeds=row_seeds(1, 0))
     assert len(times) == 100 and times[0] == 496 and times[-1] == 1

@@ -14,6 +14,7 @@ from counterlens.ball import row_seeds
 from counterlens.explanations.counterfactuals.rounds import go_on
 from counterlens.explanations.counterfactuals.uvce import Change, EditSettings, prepare, uvce
 from counterlens.generators.diffusion.optimise import Ascent, Inputs, Settings, Term
+from counterlens.objectives import entry
 from diffusion_models import tiny_model
 
 pytest.importorskip("diffusers")
@@ -65,7 +66,7 @@ def test_rounds_make_a_counterfactual_surer_and_none_is_the_papers_search():
     model = tiny_model()
     x = torch.rand(2, 3, 16, 16, generator=torch.Generator().manual_seed(3))
     weight = torch.randn(3 * 16 * 16, 5, generator=torch.Generator().manual_seed(0)) / 10
-    term = Term(lambda x: (x.flatten(1) @ weight).log_softmax(1), torch.tensor([1, 2]), 16)
+    term = Term(entry(lambda x: (x.flatten(1) @ weight).log_softmax(1), torch.tensor([1, 2])), 16)
     paper = EditSettings(chain=Settings(steps=4, updates=3, cuts=2, last=2), inner=3)
     iterates = []
 
@@ -79,7 +80,7 @@ def test_rounds_make_a_counterfactual_surer_and_none_is_the_papers_search():
 
     def confidence(result):
         bits = (result.images * 255).round() / 255
-        return term.table(bits).gather(1, term.column[:, None])[:, 0]
+        return term.objective(bits)
 
     first = edit(paper)
     assert first.rounds == (0, 0)

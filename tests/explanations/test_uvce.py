@@ -42,6 +42,7 @@ from counterlens.generators.diffusion.words import (
     tokens_of,
     words_of,
 )
+from counterlens.objectives import entry
 from diffusion_models import tiny_model
 
 diffusers = pytest.importorskip("diffusers")
@@ -66,7 +67,7 @@ def x():
 @pytest.fixture(scope="module")
 def term():
     weight = torch.randn(3 * 16 * 16, 5, generator=torch.Generator().manual_seed(0)) / 10
-    return Term(lambda x: (x.flatten(1) @ weight).log_softmax(1), torch.tensor([1, 2]), 16)
+    return Term(entry(lambda x: (x.flatten(1) @ weight).log_softmax(1), torch.tensor([1, 2])), 16)
 
 
 def half(count: int = 2) -> torch.Tensor:
@@ -463,7 +464,7 @@ def test_what_is_held_changes_less_than_the_rest(model, x, keep):
         keep=keep, inner=3, inject=(0.3,), blend=(0.3,), pixel_weight=25000.0, latent_weight=0.0,
     )  # fmt: skip
     weight = torch.ones(3 * 16 * 16, 1)
-    bright = Term(lambda x: x.flatten(1) @ weight / 100, torch.tensor([0, 0]), 16)
+    bright = Term(entry(lambda x: x.flatten(1) @ weight / 100, torch.tensor([0, 0])), 16)
     ready = prepare(model, x, [CAT] * 2, ["cat"] * 2, masks=half(), settings=strong)
     found = uvce(
         model, ready, [bright], [SAME] * 2, settings=strong, seeds=row_seeds(2, 0)
@@ -491,9 +492,7 @@ def test_gradients_through_injection_blending_and_penalty_are_exact(model, x, te
         )
         clean = chain.originals[-1]
         image = model.decode(clean)
-        return (
-            term.table(image).gather(1, term.column[:, None])[:, 0] - penalty(clean, image)
-        ).sum()
+        return (term.objective(image) - penalty(clean, image)).sum()
 
     leaves = [one.detach().clone().requires_grad_() for one in (given_.z, cond, given_.null)]
     whole = torch.autograd.grad(worth(*leaves), leaves)
@@ -528,7 +527,7 @@ def test_small_images_get_more_noise_in_their_cut_outs(model, x, side, noisy):
         chain=Settings(steps=1, updates=1, cuts=4, sigma=0.0, last=1), inject=(0.0,),
         blend=(0.0,), inner=0, small_sigma=10.0,
     )  # fmt: skip
-    grey = Term(table, torch.zeros(2, dtype=torch.long), side)
+    grey = Term(entry(table, torch.zeros(2, dtype=torch.long)), side)
     ready = prepare(model, x, [CAT] * 2, ["cat"] * 2, masks=half(), settings=settings)
     uvce(model, ready, [grey], [SAME] * 2, settings=settings, seeds=row_seeds(2, 0))
     assert (max(spread) > 5) == noisy

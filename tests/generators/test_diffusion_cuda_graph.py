@@ -15,6 +15,7 @@ from counterlens.generators.diffusion.cuda_graph import recorded
 from counterlens.generators.diffusion.ddim import ddim
 from counterlens.generators.diffusion.memory import measure
 from counterlens.generators.diffusion.optimise import Hooks, Settings, Term, ascend, begin
+from counterlens.objectives import entry
 from diffusion_models import tiny_model
 
 pytest.importorskip("diffusers")
@@ -97,7 +98,7 @@ def test_networks_that_are_asked_count_in_memory(model):
     net = torch.nn.Sequential(torch.nn.Conv2d(3, 64, 3), torch.nn.SiLU(), torch.nn.Flatten())
     column = torch.zeros(1, dtype=torch.long)
     step, bare = measure(model, given, settings)
-    again, whole = measure(model, given, settings, [Term(net, column, 16)])
+    again, whole = measure(model, given, settings, [Term(entry(net, column), 16)])
     assert step == again
     assert whole.stored >= bare.stored + 4 * 64 * 14 * 14 * 4  # what SiLU keeps of four cut-outs
 

@@ -28,6 +28,7 @@ from counterlens.generators.diffusion.optimise import (
 )
 from counterlens.generators.diffusion.recompute import blocks, blocks_again
 from counterlens.generators.diffusion.words import mixing
+from counterlens.objectives import entry
 from counterlens.workflows._shared.batches import in_parts
 from diffusion_models import tiny_model
 
@@ -50,7 +51,7 @@ def term():
         nn.Conv2d(3, 48, 3, padding=1), nn.SiLU(), nn.Conv2d(48, 8, 3), nn.SiLU(),
         nn.AdaptiveAvgPool2d(2), nn.Flatten(),
     )  # fmt: skip
-    return Term(net.eval().requires_grad_(False), torch.tensor([1]), 16)
+    return Term(entry(net.eval().requires_grad_(False), torch.tensor([1])), 16)
 
 
 def start(model, images=1):
@@ -166,7 +167,7 @@ def test_less_kept_takes_less_and_blocks_least(model, term):
 @pytest.mark.parametrize("images", [1, 2])
 def test_a_plan_keeps_to_its_budget(model, term, images):
     """Counted, not planned: a whole search with each plan, against the budget it was made for."""
-    many = Term(term.table, term.column.repeat(images), term.side)
+    many = term.rows([0] * images)
     given = start(model, images)
     step, picture = measure(model, start(model), SHORT, [term])
     assert picture.peak > picture.stored and step.peak > step.stored
@@ -178,7 +179,7 @@ def test_a_plan_keeps_to_its_budget(model, term, images):
         assert stored != "blocks"
         plans.add((stored, size))
         some = Inputs(given.z[:size], given.cond[:size], given.null[:size])
-        part = Term(term.table, many.column[:size], term.side)
+        part = many.rows(range(size))
         assert peak_of(model, some, [part], stored) <= budget
     assert len(plans) == 3 and max(plans)[0] == STEPS
     assert steps_to_keep(model, given, SHORT, int(0.5 * least), [many]) == ("blocks", 1)

@@ -20,6 +20,7 @@ from counterlens.generators.diffusion.optimise import (
     rescaled,
     score,
 )
+from counterlens.objectives import entry
 from counterlens.search.adam import Group, Iterate, adam, rate_at
 from diffusion_models import tiny_model
 
@@ -38,7 +39,7 @@ def model():
 @pytest.fixture(scope="module")
 def term():
     weight = torch.randn(3 * 16 * 16, 5, generator=torch.Generator().manual_seed(0))
-    return Term(lambda x: x.flatten(1) @ weight, torch.tensor([1, 2]), 16)
+    return Term(entry(lambda x: x.flatten(1) @ weight, torch.tensor([1, 2])), 16)
 
 
 @pytest.mark.parametrize("size", [24, 31, 57, 64])
@@ -195,7 +196,7 @@ def test_keeping_fewer_steps_changes_nothing(model, term):
 def test_an_image_fares_the_same_alone(model, term):
     start = begin(model, ["a cat"] * 2, row_seeds(2, 0), steps=3)
     both = ascend(model, start, [term], settings=SHORT, seeds=row_seeds(2, 9))
-    second = Term(term.table, term.column[1:], term.side)
+    second = term.rows([1])
     part = type(start)(start.z[1:], start.cond[1:], start.null[1:])
     alone = ascend(model, part, [second], settings=SHORT, seeds=row_seeds(2, 9)[1:])
     torch.testing.assert_close(both.scores[1:], alone.scores, rtol=1e-3, atol=1e-3)
@@ -208,7 +209,7 @@ def test_two_networks_get_crops_of_their_own(model):
         asked.append(x)
         return x.mean((1, 2, 3))[:, None]
 
-    terms = [Term(table, torch.zeros(1, dtype=torch.long), 16, w) for w in (1.0, -1.0)]
+    terms = [Term(entry(table, torch.zeros(1, dtype=torch.long)), 16, w) for w in (1.0, -1.0)]
     x = torch.rand(1, 3, 16, 16, generator=torch.Generator().manual_seed(0))
     assert augmented(terms, x, SHORT, row_seeds(1, 0)).abs() > 0
     assert not torch.equal(asked[0], asked[1])

@@ -1,10 +1,12 @@
-"""Where two classifiers part: the score that DiG-IN raises, and what is left of it.
+"""Where two classifiers disagree: the score that DiG-IN raises, and what is left of it.
 
 Paper: Augustin, Neuhaus, Hein 2024 (digin2024), section 4, Figures 3–5 and 14–16.
 Differs: confidences are after temperature. The search may go by logarithms. The result is
        measured again after JPEG, a shift and noise, because a difference that a shift undoes says
        little about the class.
 """
+
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
@@ -13,43 +15,50 @@ from torch import Tensor
 from counterlens.ball import mix, normal
 from counterlens.generators.diffusion.optimise import Term
 from counterlens.images import decode, jpeg_bytes, to_pixels
-from counterlens.types import Images, Scores
+from counterlens.objectives import Predict, entry, log_doubt, log_probabilities, probabilities
+from counterlens.types import Images, Labels, Scores
 
 SURE, UNSURE = 0.8, 0.2
 """An image counts where the one is at least this sure of the class and the other at most."""
 
 
-def disagreement(raised: Term, lowered: Term) -> list[Term]:
+@dataclass(frozen=True)
+class Opinion:
+    """A classifier and the class of each image that is meant, as this classifier numbers it.
+
+    Args:
+        predict: images of its size to logits.
+        label: of each image.
+        side: the images' side that it wants.
+        temperature: of its confidences.
+    """
+
+    predict: Predict
+    label: Labels
+    side: int
+    temperature: float = 1.0
+
+
+def disagreement(raised: Opinion, lowered: Opinion) -> list[Term]:
     """Raise one classifier's confidence in a class and lower the other's.
 
     Equation: digin2024 (3)   max p_f(y | D(z_0)) − p_g(y | D(z_0))
     """
     return [
-        Term(raised.table, raised.column, raised.side, 1.0),
-        Term(lowered.table, lowered.column, lowered.side, -1.0),
+        Term(entry(probabilities(one.predict, one.temperature), one.label), one.side, weight)
+        for one, weight in ((raised, 1.0), (lowered, -1.0))
     ]
 
 
-def by_logarithms(raised: Term, lowered: Term) -> list[Term]:
-    """The same objective by logarithms: log p_f + log(1 − p_g), for tables of logits.
+def by_logarithms(raised: Opinion, lowered: Opinion) -> list[Term]:
+    """The same objective by logarithms: log p_f + log(1 − p_g).
 
     Where a classifier is quite sure, its confidence has no gradient to speak of, and the
     difference of confidences stays constant there; the logarithms go on.
     """
-
-    def sure(x: Images) -> Float[Tensor, "b k"]:
-        return raised.table(x).log_softmax(1)
-
-    def unsure(x: Images) -> Float[Tensor, "b 1"]:
-        logits = lowered.table(x)
-        own = lowered.column.repeat_interleave(len(x) // len(lowered.column))  # crops of an image
-        others = logits.scatter(1, own[:, None], -torch.inf)
-        return (others.logsumexp(1) - logits.logsumexp(1))[:, None]
-
-    return [
-        Term(sure, raised.column, raised.side, 1.0),
-        Term(unsure, torch.zeros_like(lowered.column), lowered.side, 1.0),
-    ]
+    sure = entry(log_probabilities(raised.predict, raised.temperature), raised.label)
+    unsure = log_doubt(lowered.predict, lowered.label, lowered.temperature)
+    return [Term(sure, raised.side), Term(unsure, lowered.side)]
 
 
 def succeeded(sure: Scores, unsure: Scores) -> Tensor:

@@ -41,6 +41,35 @@ class Group:
 
 
 @dataclass(frozen=True)
+class Moments:
+    """Running means of a variable's gradients and of their squares."""
+
+    mean: Tensor
+    square: Tensor
+
+    @classmethod
+    def zeros(cls, like: Tensor) -> "Moments":
+        """Before the first step."""
+        return cls(torch.zeros_like(like), torch.zeros_like(like))
+
+    def after(self, grad: Tensor) -> "Moments":
+        """With one more gradient.
+
+        Equation: adam2015 Alg. 1   m ← β₁ m + (1 − β₁) g,  v ← β₂ v + (1 − β₂) g²
+        """
+        mean = 0.9 * self.mean + 0.1 * grad
+        return Moments(mean, 0.999 * self.square + 0.001 * grad.square())
+
+    def moved(self, value: Tensor, rate: float, step: int) -> Tensor:
+        """The variable after its step number `step`, counted from 1, upwards.
+
+        Equation: adam2015 Alg. 1   θ ← θ + α m̂ / (√v̂ + ε)
+        """
+        scale = (self.square / (1 - 0.999**step)).sqrt() + 1e-8
+        return value + rate * (self.mean / (1 - 0.9**step)) / scale
+
+
+@dataclass(frozen=True)
 class Iterate:
     """The scores and images of the variables at one step.
 
@@ -68,8 +97,6 @@ def adam(
 ) -> tuple[SearchResult, Variables]:
     """Raise a score over several variables; return the best images and their variables.
 
-    Equation: adam2015 Alg. 1   θ ← θ + α m̂ / (√v̂ + ε)
-
     `steps` updates and `steps` + 1 evaluations: the start counts as a candidate.
 
     Args:
@@ -82,10 +109,8 @@ def adam(
     if steps < 0:
         raise InputError(f"steps are {steps}, expected 0 or more.")
     values = {name: group.value.detach().clone() for name, group in groups.items()}
-    means = {name: torch.zeros_like(value) for name, value in values.items()}
-    squares = {name: torch.zeros_like(value) for name, value in values.items()}
-    best: Iterate | None = None
-    best_values: Variables = {}
+    moments = {name: Moments.zeros(value) for name, value in values.items()}
+    best: tuple[Iterate, Variables] | None = None
     start = torch.zeros(0)
     for k in counted(range(steps + 1), steps):
         leaves = {name: value.requires_grad_(k < steps) for name, value in values.items()}
@@ -93,33 +118,39 @@ def adam(
             now = evaluate(leaves, k)
         if callback is not None:
             callback(k, now)
-        judged, points = now.judged.detach(), now.points.detach()
-        if best is None:
-            start = judged
-            best, best_values = Iterate(judged, judged, points), _copy(values)
-        else:
-            better = judged > best.judged
-            if enough is not None:
-                better &= best.judged < enough
-            best = Iterate(
-                judged, _pick(better, judged, best.judged), _pick(better, points, best.points)
-            )
-            best_values = {n: _pick(better, v.detach(), best_values[n]) for n, v in values.items()}
-        if k == steps or (enough is not None and bool((best.judged >= enough).all())):
+        start = now.judged.detach() if best is None else start
+        best = _better(now, values, best, enough)
+        if k == steps or (enough is not None and bool((best[0].judged >= enough).all())):
             break
         grads = torch.autograd.grad(now.raised.sum(), list(leaves.values()))
         for (name, group), grad in zip(groups.items(), grads, strict=True):
             if clip is not None:
                 largest = grad.flatten(1).abs().amax(1).clamp_min(1e-30)
                 grad = grad * _wide((clip / largest).clamp_max(1), grad)
-            means[name] = 0.9 * means[name] + 0.1 * grad
-            squares[name] = 0.999 * squares[name] + 0.001 * grad.square()
-            scale = (squares[name] / (1 - 0.999 ** (k + 1))).sqrt() + 1e-8
+            moments[name] = moments[name].after(grad)
             rate = rate_at(k, steps, groups, name, schedule, floor)
-            moved = values[name].detach() + rate * (means[name] / (1 - 0.9 ** (k + 1))) / scale
+            moved = moments[name].moved(values[name].detach(), rate, k + 1)
             values[name] = group.after(moved) if group.after is not None else moved
     assert best is not None
-    return SearchResult(best.points, best.judged, start), best_values
+    return SearchResult(best[0].points, best[0].judged, start), best[1]
+
+
+def _better(
+    now: Iterate,
+    values: Variables,
+    best: tuple[Iterate, Variables] | None,
+    enough: float | None,
+) -> tuple[Iterate, Variables]:
+    """The best iterate of each row so far, and its variables; a converged row stays as it is."""
+    judged, points = now.judged.detach(), now.points.detach()
+    if best is None:
+        return Iterate(judged, judged, points), _copy(values)
+    top, of_top = best
+    better = judged > top.judged
+    if enough is not None:
+        better &= top.judged < enough
+    chosen = Iterate(judged, _pick(better, judged, top.judged), _pick(better, points, top.points))
+    return chosen, {n: _pick(better, v.detach(), of_top[n]) for n, v in values.items()}
 
 
 def rate_at(

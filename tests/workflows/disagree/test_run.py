@@ -17,9 +17,8 @@ from torch import nn
 from counterlens import zoo
 from counterlens.classifier import Classifier
 from counterlens.errors import InputError
-from counterlens.explanations.disagreement import by_logarithms, disturbed, succeeded
+from counterlens.explanations.disagreement import Opinion, by_logarithms, disturbed, succeeded
 from counterlens.generators.diffusion import model as latent
-from counterlens.generators.diffusion.optimise import Term
 from counterlens.images import read, write_png
 from counterlens.scale import map_shards
 from counterlens.types import Preprocess
@@ -310,19 +309,21 @@ def test_logarithms_are_those_of_confidences_for_images_and_their_crops(rng):
         return x.mean((2, 3)) @ weight
 
     columns = torch.tensor([1, 3])
-    up, down = by_logarithms(Term(table, columns, 8), Term(table, columns.flip(0), 8))
+    up, down = by_logarithms(Opinion(table, columns, 8), Opinion(table, columns.flip(0), 8))
     x = torch.rand(2, 3, 8, 8, generator=rng)
     p = table(x).softmax(1)
-    torch.testing.assert_close(up.table(x)[torch.arange(2), up.column], p[[0, 1], [1, 3]].log())
-    assert down.weight == 1 and down.column.tolist() == [0, 0]
+    torch.testing.assert_close(up.objective(x), p[[0, 1], [1, 3]].log())
+    assert (up.weight, down.weight) == (1, 1)
     wanted = (1 - p[[0, 1], [3, 1]]).log()
-    torch.testing.assert_close(down.table(x)[:, 0], wanted)
-    crops = down.table(x.repeat_interleave(5, 0))[:, 0]  # as many crops of each
-    torch.testing.assert_close(crops, wanted.repeat_interleave(5))
-    sure = by_logarithms(Term(lambda x: 1e3 * table(x), columns, 8),
-                         Term(lambda x: 1e3 * table(x), table(x).argmax(1), 8))[1]  # fmt: skip
+    torch.testing.assert_close(down.objective(x), wanted)
+    crops = down.on_crops(x[:, None].repeat(1, 5, 1, 1, 1))  # five crops of each
+    torch.testing.assert_close(crops, wanted[:, None].expand(2, 5))
+    in_parts = down.on_crops(x[:, None].repeat(1, 5, 1, 1, 1), part=3)
+    assert torch.equal(in_parts, crops)
+    certain = Opinion(lambda x: 1e3 * table(x), table(x).argmax(1), 8)
+    sure = by_logarithms(certain, certain)[1]
     leaf = x.clone().requires_grad_()
-    (grad,) = torch.autograd.grad(sure.table(leaf).sum(), leaf)
+    (grad,) = torch.autograd.grad(sure.objective(leaf).sum(), leaf)
     assert grad.isfinite().all() and grad.abs().max() > 0  # a difference of confidences: 0
 
 

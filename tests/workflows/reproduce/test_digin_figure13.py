@@ -16,6 +16,7 @@ from counterlens.generators.diffusion import model as latent
 from counterlens.generators.diffusion.optimise import Settings, Term
 from counterlens.images import png_bytes
 from counterlens.models.sources import checkpoint
+from counterlens.objectives import entry
 from counterlens.types import Preprocess
 from counterlens.workflows.reproduce import digin_figure13 as gradient_figure
 from counterlens.workflows.reproduce.digin_figure13 import figure13
@@ -26,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 def term(weight: torch.Tensor) -> Term:
     """A linear score of the pixels: its gradient is the weight."""
-    return Term(lambda x: (x * weight).sum((1, 2, 3))[:, None], torch.tensor([0]), 16)
+    return Term(entry(lambda x: (x * weight).sum((1, 2, 3))[:, None], torch.tensor([0])), 16)
 
 
 def test_without_augmentation_the_share_is_that_of_the_weights(rng):

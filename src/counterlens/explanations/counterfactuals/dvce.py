@@ -188,8 +188,6 @@ def slope_of(term: Term, image: Images, settings: Settings, seeds: Seeds) -> Ima
             crops = cutouts(leaf, term.side, count=settings.cuts, sigma=settings.sigma, seeds=seeds)
         else:
             crops = seen(leaf, term.side)[:, None]
-        table = term.table(crops.flatten(0, 1))
-        column = term.column.repeat_interleave(crops.shape[1])
-        value = table.gather(1, column[:, None]).sum() / crops.shape[1]
+        value = term.on_crops(crops).sum() / crops.shape[1]
         (gradient,) = torch.autograd.grad(value, leaf)
     return gradient

@@ -52,6 +52,7 @@ from counterlens.generators.diffusion.optimise import (
 )
 from counterlens.generators.diffusion.recompute import StoredSteps
 from counterlens.generators.diffusion.words import Mixing, mixing
+from counterlens.objectives import entry, log_probabilities
 from counterlens.search.adam import Iterate
 from counterlens.types import Images, Labels, Scores
 
@@ -95,17 +96,10 @@ class Edit:
 
 
 def class_term(classifier: Classifier, classes: Labels) -> Term:
-    """A classifier's log-confidence in one class per image, after temperature.
-
-    Equation: digin2024 (5)   log p_f(y | x); (20) for a zero-shot classifier of two texts
-    """
-    temperature = temperature_of(classifier)
-
-    def table(x: Images) -> Float[Tensor, "b k"]:
-        logits: Tensor = classifier(x)
-        return (logits.float() / temperature).log_softmax(1)
-
-    return Term(table, classes.to(classifier.mean.device), classifier.preprocess.size[0])
+    """A classifier's log-confidence in one class per image, after temperature."""
+    table = log_probabilities(classifier, temperature_of(classifier))
+    wanted = entry(table, classes.to(classifier.mean.device))
+    return Term(wanted, classifier.preprocess.size[0])
 
 
 @dataclass(frozen=True)
@@ -161,25 +155,21 @@ def uvce(
         weights = lighter(settings, number)
         around = hooks_of(model, part, mix[rows], held[rows], [chosen[i] for i in rows], weights)
         return ascend(
-            model, here, some(terms, rows), settings=chain, stored=stored, callback=callback,
-            seeds=mixed_seeds(seeds[rows], 100 + number) if number else seeds, hooks=around,
+            model, here, [term.rows(rows) for term in terms], settings=chain, stored=stored,
+            callback=callback, seeds=mixed_seeds(seeds[rows], 100 + number) if number else seeds,
+            hooks=around,
             penalty=distance(part, held[rows], weights),
         )  # fmt: skip
 
     first = search(list(range(len(given.z))), start, 0)
     result, rounds = go_on(
-        first, search, lambda rows, x: score(some(terms, rows), x),
+        first, search, lambda rows, x: score([term.rows(rows) for term in terms], x),
         enough=math.log(settings.sure), rounds=settings.rounds,
     )  # fmt: skip
     return Edit(
         result.images, result.scores, result.start_images, result.start, tuple(chosen),
         result.inputs, result.trace, prepared, rounds,
     )  # fmt: skip
-
-
-def some(terms: Sequence[Term], rows: Sequence[int]) -> list[Term]:
-    """The score of some of the images."""
-    return [replace(term, column=term.column[list(rows)]) for term in terms]
 
 
 def lighter(settings: EditSettings, number: int) -> EditSettings:

@@ -15,8 +15,9 @@ from torch import Tensor
 
 from counterlens.classifier import Classifier
 from counterlens.errors import InputError
-from counterlens.models.parts import head
-from counterlens.types import Labels, Scores
+from counterlens.models.parts import features, head
+from counterlens.objectives import Labelled
+from counterlens.types import Images, Labels, Scores
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,17 @@ class Direction:
     def values(self, features: Float[Tensor, "b d"]) -> Scores:
         """Its value on each image, given the image's features."""
         return features @ self.weight.to(features) + self.offset
+
+    def objective(self, classifier: Classifier, count: int) -> Labelled:
+        """Its value as an objective; the same for all of `count` images.
+
+        Equation: digin2024 (6)   max φ(x)_n,  or α_l(x)
+        """
+
+        def value(z: Images, _: Labels) -> Scores:
+            return self.values(features(classifier, z).float())
+
+        return Labelled(value, torch.zeros(count, dtype=torch.long, device=classifier.mean.device))
 
 
 def unit_direction(classifier: Classifier, unit: int) -> Direction:

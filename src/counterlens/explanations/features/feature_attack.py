@@ -12,9 +12,8 @@ from counterlens.checks import check_images
 from counterlens.classifier import Classifier
 from counterlens.explanations.features.directions import Direction, unit_direction
 from counterlens.explanations.features.neurons import NeuronPictures
-from counterlens.models.parts import features
 from counterlens.search import frozen, pgd
-from counterlens.types import Images, Scores
+from counterlens.types import Images
 
 STEP_AT_224 = 10.0
 
@@ -39,12 +38,10 @@ def feature_attack(
     if step_size is None:
         step_size = STEP_AT_224 * math.sqrt(x.shape[2] * x.shape[3]) / 224
 
-    def activation(z: Images) -> Scores:
-        return wanted.values(features(classifier, z))
-
     everywhere = Ball("l2", math.sqrt(x[0].numel()))  # as far as any two images are apart
     with frozen(classifier):
         start = x.to(classifier.mean.device)
+        activation = wanted.objective(classifier, len(x))
         result = pgd(activation, start, everywhere, steps=steps, step_size=step_size)
     return NeuronPictures(result.points, result.scores, result.start)
 

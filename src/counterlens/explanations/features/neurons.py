@@ -3,13 +3,14 @@
 Paper: Olah, Mordvintsev, Schubert 2017, Feature Visualization (featurevis2017): Fourier
        parametrisation, decorrelated colours, jitter. Units as in digin2024 (section 5): what enters
        the last linear layer, or a logit.
-Differs: the best image by the score without jitter is kept, not the last one. The whitening of
-       colours uses an orthogonal basis (grey, blue–yellow, green–magenta) with natural variances
-       instead of a covariance measured on ImageNet.
+Differs: the best image by the score without jitter is the result, not the last one. Colours are
+       whitened in an orthogonal basis (grey, blue–yellow, green–magenta) with natural variances
+       instead of by a covariance measured on ImageNet.
 """
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import torch
@@ -21,7 +22,10 @@ from counterlens.classifier import Classifier
 from counterlens.errors import InputError
 from counterlens.explanations.edits.frame import resample
 from counterlens.models.parts import features, head
+from counterlens.objectives import Table, entry, weighted
+from counterlens.progress import steps as counted
 from counterlens.search import frozen
+from counterlens.search.adam import Moments
 from counterlens.types import Images, Objective, Scores
 
 Kind = Literal["unit", "logit"]
@@ -71,14 +75,10 @@ def neuron_pictures(
     if sign not in (1, -1) or steps < 1:
         raise InputError(f"sign is {sign}, steps are {steps}; expected 1 or −1, and 1 or more.")
     device = classifier.mean.device
-    rows = torch.arange(len(units), device=device)
-    column = torch.tensor(units, device=device)
     seeds = mix(torch.tensor(units), seed).to(device)  # a unit starts alike in any company
 
-    def activation(x: Images) -> Scores:
-        values = classifier(x) if kind == "logit" else features(classifier, x)
-        return sign * values[rows, column]
-
+    table: Table = classifier if kind == "logit" else partial(features, classifier)
+    activation = weighted((float(sign), entry(table, torch.tensor(units, device=device))))
     size = classifier.preprocess.size
     with frozen(classifier):
         code = _coefficients(seeds, classifier.channels, size, classifier.mean)
@@ -111,20 +111,18 @@ def _ascend(
     steps: int,
     jitter: float,
 ) -> NeuronPictures:
-    """Adam on the coefficients; every few steps the picture itself is judged, the best kept."""
-    mean, square = torch.zeros_like(code), torch.zeros_like(code)
+    """Adam on the coefficients; every few steps the picture itself is judged; the best one."""
+    moments = Moments.zeros(code)
     best = picture(code, size)
     with torch.no_grad():
         start = top = activation(best)
-    for step in range(1, steps + 1):
+    for step in counted(range(1, steps + 1), steps):
         with torch.enable_grad():
             leaf = code.detach().requires_grad_()
             seen = _jittered(picture(leaf, size), mix(seeds, step), jitter)
             (grad,) = torch.autograd.grad(activation(seen).sum(), leaf)
-        mean = 0.9 * mean + 0.1 * grad
-        square = 0.999 * square + 0.001 * grad.square()
-        scale = (square / (1 - 0.999**step)).sqrt() + 1e-8
-        code = code + STEP * (mean / (1 - 0.9**step)) / scale
+        moments = moments.after(grad)
+        code = moments.moved(code, STEP, step)
         asleep = grad.flatten(1).abs().amax(1) == 0  # a dead ReLU says nothing: shake the picture
         shake = KICK * normal(mix(seeds, -step), code.shape[1:], like=code)
         code = torch.where(asleep.view(-1, 1, 1, 1, 1), code + shake, code)

@@ -8,7 +8,6 @@ Differs: what a step and a decoded image take is measured, stored and at most; a
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -118,7 +117,7 @@ def measure(
     time = model.schedule.times(settings.steps)[-1]
     given = (one.z, one.cond[:, 0], one.null[:, 0])
     z, cond, null = leaves = [part.detach().clone().requires_grad_() for part in given]
-    first = [replace(term, column=term.column[:1]) for term in terms]
+    first = [term.rows([0]) for term in terms]
     seeds = row_seeds(1, 0, device=z.device)
 
     def step() -> Tensor:

@@ -10,7 +10,7 @@ Differs: the loss is the weighted mean over the last three predicted clean laten
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -23,8 +23,9 @@ from counterlens.generators.diffusion.cutouts import cutouts, seen
 from counterlens.generators.diffusion.ddim import Conds, ddim, repeated
 from counterlens.generators.diffusion.model import LatentDiffusion, Latents
 from counterlens.generators.diffusion.recompute import StoredSteps, blocks_again
+from counterlens.objectives import Labelled
 from counterlens.search.adam import Group, Iterate, Variables, adam
-from counterlens.types import Images, Labels, Scores
+from counterlens.types import Images, Scores
 
 
 @dataclass(frozen=True)
@@ -76,19 +77,40 @@ class Inputs:
 
 @dataclass(frozen=True)
 class Term:
-    """A part of the score: weight · mean over crops of one column of what a network says.
+    """A part of the score: a weighted objective that sees the image through cut-outs.
 
     Args:
-        table: images to a row of numbers each: confidences, log-confidences or features.
-        column: which number of each row is meant.
-        side: the images' side that the network wants.
+        objective: of images as large as its network wants them.
+        side: how large that is.
         weight: above 0 to raise it, below 0 to lower it.
     """
 
-    table: Callable[[Images], Float[Tensor, "b k"]]
-    column: Labels
+    objective: Labelled
     side: int
     weight: float = 1.0
+
+    def rows(self, index: Sequence[int]) -> "Term":
+        """The same for some of the images."""
+        return replace(self, objective=self.objective.rows(index))
+
+    def on_crops(
+        self, crops: Float[Tensor, "b m c s s"], *, part: int | None = None
+    ) -> Float[Tensor, "b m"]:
+        """The objective of every crop, unweighted.
+
+        Args:
+            part: so many crops at a time, computed again in the backward pass; None: all at once.
+        """
+        places = torch.arange(len(crops), device=self.objective.label.device)
+        places = places.repeat_interleave(crops.shape[1])
+        flat = crops.flatten(0, 1)
+        if part is None:
+            return self.objective.rows(places)(flat).view(crops.shape[:2])
+        pieces = [
+            checkpoint(self.objective.rows(where), some, use_reentrant=False)
+            for where, some in zip(torch.split(places, part), torch.split(flat, part), strict=True)
+        ]
+        return torch.cat(pieces).view(crops.shape[:2])
 
 
 Penalty = Callable[[Latents, Images], Scores]
@@ -226,8 +248,7 @@ def score(terms: Sequence[Term], x: Images) -> Scores:
     """The score of whole images, without cut-outs."""
     total = x.new_zeros(len(x))
     for term in terms:
-        table = term.table(seen(x, term.side)).float()
-        total = total + term.weight * table.gather(1, term.column[:, None])[:, 0]
+        total = total + term.weight * term.objective(seen(x, term.side))
     return total
 
 
@@ -263,17 +284,7 @@ def augmented(
             crops = cutouts(
                 x, term.side, count=settings.cuts, sigma=settings.sigma, seeds=mix(seeds, number)
             )
-        rows = crops.flatten(0, 1)
-        if part is None:
-            table = term.table(rows).float()
-        else:
-            some = [
-                checkpoint(term.table, one, use_reentrant=False) for one in torch.split(rows, part)
-            ]
-            table = torch.cat(some).float()
-        column = term.column.repeat_interleave(crops.shape[1])
-        mean = table.gather(1, column[:, None])[:, 0].view(len(x), -1).mean(1)
-        total = total + term.weight * mean
+        total = total + term.weight * term.on_crops(crops, part=part).mean(1)
     return total
 
 

@@ -20,7 +20,6 @@ from counterlens import images
 from counterlens.classifier import Classifier
 from counterlens.data.made import captions
 from counterlens.errors import InputError
-from counterlens.explanations.counterfactuals.pixel import temperature_of
 from counterlens.explanations.counterfactuals.targets import class_named
 from counterlens.generators.diffusion.cutouts import seen
 from counterlens.generators.diffusion.memory import room, steps_to_keep
@@ -32,7 +31,7 @@ from counterlens.runs import Run, write_json
 from counterlens.scale import Columns, Work, map_shards, shards
 from counterlens.search import frozen
 from counterlens.search.adam import Iterate
-from counterlens.types import Images, Labels, Logits, Probs
+from counterlens.types import Images, Labels
 from counterlens.workflows._shared.batches import in_parts
 from counterlens.workflows._shared.figures import save
 from counterlens.workflows._shared.session import Say
@@ -94,23 +93,6 @@ def changed(settings: Settings, changes: Sequence[str]) -> Settings:
         if not getattr(result, key) >= least:
             raise InputError(f"{key} is {getattr(result, key)}, expected {least} or more.")
     return result
-
-
-def logit_table(classifier: Classifier) -> Callable[[Images], Logits]:
-    """Images of the classifier's size to its logits, after temperature; differentiable."""
-    temperature = temperature_of(classifier)
-
-    def table(x: Images) -> Logits:
-        logits: torch.Tensor = classifier(x)
-        return logits.float() / temperature
-
-    return table
-
-
-def confidence_table(classifier: Classifier) -> Callable[[Images], Probs]:
-    """Images of the classifier's size to its confidences, after temperature; differentiable."""
-    logits = logit_table(classifier)
-    return lambda x: logits(x).softmax(1)
 
 
 def column(values: Sequence[int], device: torch.device) -> Labels:
@@ -369,9 +351,7 @@ __all__ = [
     "can_draw",
     "changed",
     "column",
-    "confidence_table",
     "fitting",
-    "logit_table",
     "optimise",
     "reread",
     "seed_of",

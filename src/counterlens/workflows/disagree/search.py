@@ -1,18 +1,17 @@
 """The search of disagree: images of all classes, both ways, measured on the files on disk."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
 from counterlens.classifier import Classifier
 from counterlens.data.made import captions
-from counterlens.explanations.counterfactuals.pixel import confidences
+from counterlens.explanations.counterfactuals.pixel import confidences, temperature_of
 from counterlens.explanations.counterfactuals.targets import class_named
 from counterlens.explanations.disagreement import (
+    Opinion,
     by_logarithms,
     disagreement,
     disturbed,
@@ -30,8 +29,6 @@ from counterlens.workflows._shared.generate import (
     Request,
     Workers,
     column,
-    confidence_table,
-    logit_table,
     optimise,
     reread,
     seed_of,
@@ -40,7 +37,6 @@ from counterlens.workflows._shared.session import Say
 
 WAYS = ("first", "second")
 Pair = tuple[Classifier, Classifier]
-Table = Callable[[Classifier], Callable[[Images], Float[Tensor, "b k"]]]
 
 
 @dataclass(frozen=True)
@@ -72,24 +68,24 @@ class Task:
     logarithms: bool = False
 
 
-def apart(nets: Nets, batch: Sequence[Request]) -> list[Term]:
-    """Each request names two classifiers by number and a class of each: first up, second down.
+def differences(nets: Nets, batch: Sequence[Request]) -> list[Term]:
+    """Each request names two classifiers by number and a class of each: the first is raised.
 
-    A batch is of one way: who is up is the same for all.
+    A batch is of one direction: who is raised is the same for all.
     """
-    return disagreement(*_both(nets, batch, confidence_table))
+    return disagreement(*_opinions(nets, batch))
 
 
-def apart_by_logarithms(nets: Nets, batch: Sequence[Request]) -> list[Term]:
+def logarithms(nets: Nets, batch: Sequence[Request]) -> list[Term]:
     """The same by logarithms."""
-    return by_logarithms(*_both(nets, batch, logit_table))
+    return by_logarithms(*_opinions(nets, batch))
 
 
-def _both(nets: Nets, batch: Sequence[Request], table: Table) -> tuple[Term, Term]:
-    def one(k: int) -> Term:
+def _opinions(nets: Nets, batch: Sequence[Request]) -> tuple[Opinion, Opinion]:
+    def one(k: int) -> Opinion:
         net = nets[batch[0].columns[2 * k]]
-        places = column([one.columns[2 * k + 1] for one in batch], net.mean.device)
-        return Term(table(net), places, net.preprocess.size[0])
+        places = column([request.columns[2 * k + 1] for request in batch], net.mean.device)
+        return Opinion(net, places, net.preprocess.size[0], temperature_of(net))
 
     return one(0), one(1)
 
@@ -124,7 +120,7 @@ def search(
                 requests.append(Request(name, captions.prompt(one.word), start, columns))
                 classes.append(one)
         task.say(f"{pair[way].name} up, {pair[1 - way].name} down: {len(requests)} images")
-        terms = apart_by_logarithms if task.logarithms else apart
+        terms = logarithms if task.logarithms else differences
         job = Generation(
             task.run, task.model, nets, terms, task.settings, task.memory, task.say, task.crew
         )

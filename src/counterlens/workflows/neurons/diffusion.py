@@ -21,7 +21,8 @@ from counterlens.generators.diffusion.model import LatentDiffusion
 from counterlens.generators.diffusion.optimise import Settings, Term, draw
 from counterlens.metrics.intervals.closed_form import wilson
 from counterlens.models.captioner import Captioner
-from counterlens.models.parts import features, head
+from counterlens.models.parts import head
+from counterlens.objectives import entry
 from counterlens.runs import Number, Run, key_part
 from counterlens.types import Images
 from counterlens.workflows._shared.figures import save, save_figure
@@ -37,7 +38,15 @@ from counterlens.workflows._shared.generate import (
     seed_of,
 )
 from counterlens.workflows._shared.session import Say
-from counterlens.workflows.neurons.scan import Scan, cross, groups, pixels, scan, unit_values
+from counterlens.workflows.neurons.scan import (
+    Scan,
+    cross,
+    groups,
+    pixels,
+    scan,
+    unit_values,
+    units_and_logits,
+)
 
 REAL, PROMPT, MADE = "best real image", "prompt only", "optimised"
 
@@ -92,13 +101,8 @@ def neuron_term(classifier: Classifier, units: Sequence[int]) -> Term:
     Equation: digin2024 (6)   max φ(D(z_0))_n
     """
     columns = column(units, classifier.mean.device)
-    last = head(classifier)
-
-    def table(x: Images) -> Tensor:
-        phi = features(classifier, x)
-        return torch.cat([phi, last(phi)], 1)
-
-    return Term(table, columns, classifier.preprocess.size[0])
+    wanted = entry(units_and_logits(classifier), columns)
+    return Term(wanted, classifier.preprocess.size[0])
 
 
 def own_units(nets: Nets, batch: Sequence[Request]) -> list[Term]:

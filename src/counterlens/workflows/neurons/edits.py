@@ -91,12 +91,7 @@ def direction_term(classifier: Classifier, direction: Direction, weight: float, 
 
     Equation: digin2024 (6)   max ±φ(D(z_0))_n,  or ±α_l(D(z_0))
     """
-
-    def table(x: Images) -> torch.Tensor:
-        return direction.values(features(classifier, x).float())[:, None]
-
-    columns = torch.zeros(n, dtype=torch.long, device=classifier.mean.device)
-    return Term(table, columns, classifier.preprocess.size[0], weight)
+    return Term(direction.objective(classifier, n), classifier.preprocess.size[0], weight)
 
 
 def edit_directions(

@@ -23,6 +23,7 @@ from counterlens.generators.diffusion.cutouts import seen
 from counterlens.images import ImageSet, prepared
 from counterlens.metrics.intervals.closed_form import wilson
 from counterlens.models.parts import features, head
+from counterlens.objectives import Table
 from counterlens.runs import Number, Run, atomic
 from counterlens.search import frozen
 from counterlens.types import Images
@@ -79,6 +80,17 @@ def activations(classifier: Classifier, x: Images) -> Float[Tensor, "b d"]:
         for part in torch.split(seen(x, classifier.preprocess.size[0]), 128):
             parts.append(features(classifier, part.to(classifier.mean.device)).float().cpu())
     return torch.cat(parts)
+
+
+def units_and_logits(classifier: Classifier) -> Table:
+    """Units first, then logits, of images of the classifier's size; differentiable."""
+    last = head(classifier)
+
+    def table(x: Images) -> Float[Tensor, "b d"]:
+        phi = features(classifier, x)
+        return torch.cat([phi, last(phi)], 1)
+
+    return table
 
 
 def unit_values(classifier: Classifier, x: Images) -> Float[Tensor, "b d"]:

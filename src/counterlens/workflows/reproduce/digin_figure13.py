@@ -21,7 +21,7 @@ from counterlens.data.made import captions
 from counterlens.data.masks import ReadMask, open_masks, own_masks
 from counterlens.errors import InputError
 from counterlens.explanations.counterfactuals import masks as attention_masks
-from counterlens.explanations.counterfactuals.pixel import confidences
+from counterlens.explanations.counterfactuals.pixel import confidences, temperature_of
 from counterlens.explanations.counterfactuals.targets import class_named
 from counterlens.explanations.figure import Panel
 from counterlens.explanations.gradients import ARMS, Gradients, gradients, magnitude
@@ -33,11 +33,12 @@ from counterlens.images import ImageSet, prepare
 from counterlens.metrics.intervals.closed_form import mean_interval
 from counterlens.models import load
 from counterlens.models.weights import weights_hash
+from counterlens.objectives import entry, probabilities
 from counterlens.runs import Number, Run, key_part, new_folder
 from counterlens.search import frozen
 from counterlens.types import Images
 from counterlens.workflows._shared.figures import save, save_figure
-from counterlens.workflows._shared.generate import column, confidence_table, seed_of
+from counterlens.workflows._shared.generate import column, seed_of
 from counterlens.workflows._shared.generator import open_generator_for
 from counterlens.workflows._shared.result import Result
 from counterlens.workflows._shared.session import Say, teller, write_report
@@ -158,9 +159,10 @@ def _arm(net: Classifier, things: Things, name: str, seed: int, say: Say) -> Gra
     say(f"gradients: {name}")
     seeds = row_seeds(len(things.ids), seed)
     device, side = net.mean.device, net.preprocess.size[0]
+    table = probabilities(net, temperature_of(net))
     parts = []
     for i, k in enumerate(things.classes):
-        term = Term(confidence_table(net), column([k], device), side)
+        term = Term(entry(table, column([k], device)), side)
         with frozen(net):
             parts.append(
                 gradients(term, things.x[i : i + 1].to(device),
