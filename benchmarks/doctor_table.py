@@ -25,7 +25,7 @@ import torch
 from counterlens import models
 from counterlens.classifier import Classifier
 from counterlens.data import open_set
-from counterlens.doctor import Finding, examine
+from counterlens.diagnosis import Finding, examine
 from counterlens.images import ImageSet
 from counterlens.label_spaces import imagenet_names
 from counterlens.runs import read_json, write_json, write_text

@@ -1,20 +1,51 @@
 """counterlens: the debugger for image classifiers.
 
-The public names, loaded when first used: `import counterlens` itself loads neither torch nor any
-other heavy library.
+    import counterlens as cl
+
+    model = cl.Classifier(net, classes=names, mean=0.5, std=0.25, size=32)   # or "timm:resnet50"
+    result = cl.audit(model, data, ood={"noise": "noise:uniform"})   # a DataLoader, a folder, …
+    result.numbers["accuracy.top1"]                                  # value, low, high, n, protocol
+    result.show()                                                    # the report: one page
+
+Workflows. Each takes objects as well as specs and returns a Result:
+    audit       measure accuracy, calibration, unknown images, robustness
+    doctor      is the model wrapped right? Ask before quoting numbers
+    compare     several audits side by side, paired
+    explain     what would have to change in an image, and where the model looks
+    disagree    images on which two models disagree
+    neurons     what units of the last layer react to
+    curate      find, review and freeze images that a model fails on
+    outdata     clean out-of-distribution images of what shows the data's classes
+    repair      refit the last layer and prove on other images what it changed
+    train       train robust classifiers by recipe
+    cgn         counterfactual generative networks
+    reproduce   figures and tables of the papers
+    zoo         what is shipped: models, generators, samples
+
+Models and images:
+    load, as_classifier, Classifier, Preprocess, bpda      open_set, as_image_set
+
+Results:
+    Result, open_result, Run, Number      CounterlensError, InputError
+
+Parts, for programs of your own:
+    pgd, apgd, robust, worst_confidence, Ball      examine      classification_numbers, ood_numbers
+
+Importing counterlens loads no heavy library: a name is loaded when it is first used.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from counterlens.lazy import lazily
 from counterlens.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from counterlens import cgn, curate, reproduce, zoo
     from counterlens.ball import Ball
     from counterlens.classifier import Classifier
     from counterlens.data import open_set
     from counterlens.data.sources.objects import as_image_set
-    from counterlens.doctor import examine
+    from counterlens.diagnosis import examine
     from counterlens.errors import CounterlensError, InputError
     from counterlens.metrics import classification_numbers, ood_numbers
     from counterlens.models import load
@@ -25,10 +56,14 @@ if TYPE_CHECKING:
     from counterlens.search.bpda import bpda
     from counterlens.search.pgd import pgd
     from counterlens.types import Preprocess
+    from counterlens.workflows._shared.result import Result, open_result
+    from counterlens.workflows.audit.doctor import doctor
     from counterlens.workflows.audit.run import audit
     from counterlens.workflows.compare.run import compare
+    from counterlens.workflows.curate.outdata import outdata
     from counterlens.workflows.disagree.run import disagree
     from counterlens.workflows.explain.run import explain
+    from counterlens.workflows.neurons.run import neurons
     from counterlens.workflows.repair.run import repair
     from counterlens.workflows.train.run import train
 
@@ -39,27 +74,35 @@ _HOMES = {
     "InputError": "errors",
     "Number": "runs",
     "Preprocess": "types",
+    "Result": "workflows._shared.result",
     "Run": "runs",
     "apgd": "search.apgd",
     "as_classifier": "models.sources.objects",
     "as_image_set": "data.sources.objects",
     "audit": "workflows.audit.run",
     "bpda": "search.bpda",
+    "cgn": "cgn:",
     "classification_numbers": "metrics",
     "compare": "workflows.compare.run",
+    "curate": "curate:",
     "disagree": "workflows.disagree.run",
-    "examine": "doctor",
+    "doctor": "workflows.audit.doctor",
+    "examine": "diagnosis",
     "explain": "workflows.explain.run",
     "load": "models",
+    "neurons": "workflows.neurons.run",
     "ood_numbers": "metrics",
+    "open_result": "workflows._shared.result",
     "open_set": "data",
+    "outdata": "workflows.curate.outdata",
     "pgd": "search.pgd",
     "repair": "workflows.repair.run",
+    "reproduce": "reproduce:",
     "robust": "search",
     "train": "workflows.train.run",
     "worst_confidence": "search",
+    "zoo": "zoo:",
 }
-
 __all__ = [
     "Ball",
     "Classifier",
@@ -67,33 +110,33 @@ __all__ = [
     "InputError",
     "Number",
     "Preprocess",
+    "Result",
     "Run",
     "apgd",
     "as_classifier",
     "as_image_set",
     "audit",
     "bpda",
+    "cgn",
     "classification_numbers",
     "compare",
+    "curate",
     "disagree",
+    "doctor",
     "examine",
     "explain",
     "load",
+    "neurons",
     "ood_numbers",
+    "open_result",
     "open_set",
+    "outdata",
     "pgd",
     "repair",
+    "reproduce",
     "robust",
     "train",
     "worst_confidence",
+    "zoo",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"counterlens has no {name!r}")
-    return getattr(import_module(f"counterlens.{_HOMES[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazily("counterlens", _HOMES)

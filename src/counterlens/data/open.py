@@ -36,6 +36,11 @@ def open_set(
         size: height and width of pictures made by code (noise, textures): the size that the
             classifier sees without resampling, `images.fitting_size(classifier.preprocess)`.
         channels: 1 makes noise grey, for classifiers of grey pictures.
+
+    >>> import counterlens as cl
+    >>> images = cl.open_set("sample:cifar10", limit=20)
+    >>> len(images), images[0][0].shape
+    (20, (32, 32, 3))
     """
     name, scheme, rest = split(spec)
     if scheme == "noise":

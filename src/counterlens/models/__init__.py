@@ -25,6 +25,10 @@ def load(spec: str, *, device: str = "auto", trust_remote_code: bool = False) ->
         device: "auto", "cpu", "cuda", "cuda:1" or "mps".
         trust_remote_code: allow code that comes with the weights: a hub model's own Python files,
             pickled objects in a checkpoint. Off, such files are refused and nothing is run.
+
+    >>> import counterlens as cl
+    >>> cl.load("zoo:cifar10-plain-small", device="cpu").classes[:3]
+    ('airplane', 'automobile', 'bird')
     """
     parsed = parse(spec)
     with within(f"loading {parsed}"):

@@ -131,6 +131,6 @@ def stable_diffusion() -> Schedule:
     """The schedule of Stable Diffusion 1.x.
 
     >>> round(stable_diffusion().alpha(951), 5), round(stable_diffusion().final, 5)
-    (0.00816, 0.99915)
+    (0.00815, 0.99915)
     """
     return from_config(STABLE_DIFFUSION)

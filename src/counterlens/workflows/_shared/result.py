@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from counterlens.errors import InputError, MissingExtra, nearest
-from counterlens.runs import Number, Run, file_bytes
+from counterlens.runs import Number, Run, file_bytes, user_path
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -123,6 +123,14 @@ class Result:
         from counterlens.workflows._shared.summary import summary_html
 
         return summary_html(self)
+
+
+def open_result(folder: str | Path) -> Result:
+    """The result in a run folder, whoever wrote it; of a comparison without its parts.
+
+    >>> result = open_result("runs/mine")                                   # doctest: +SKIP
+    """
+    return Result(Run.open(user_path(folder)))
 
 
 def runs_of(given: Sequence[Any]) -> list[Any]:

@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from counterlens.doctor import examine
+from counterlens.diagnosis import examine
 from counterlens.images import fitting_size
 from counterlens.runs import Number
 from counterlens.workflows._shared.objects import Objects, headline
@@ -20,6 +20,10 @@ def doctor(model: object, data: object = None, *, options: DoctorOptions) -> Res
         model: a spec, a Classifier, or a torch module; see `as_classifier`.
         data: images it should know, labelled at best: a spec or an object, see `as_image_set`.
             Default: shipped photographs.
+
+    >>> import counterlens as cl
+    >>> result = cl.doctor("zoo:cifar10-plain-small", "photos/")    # doctest: +SKIP
+    >>> [row["check"] for row in result.table("doctor") if row["status"] == "fail"]  # doctest: +SKIP
     """
     objects = Objects(options.device, None, options.seed, options.trust_remote_code)
     spec = objects.model_spec(model)

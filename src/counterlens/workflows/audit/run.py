@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from counterlens import doctor, metrics
+from counterlens import diagnosis, metrics
 from counterlens.classifier import Classifier
 from counterlens.data import from_images, mined_with, name_of, open_set
 from counterlens.errors import InputError
@@ -62,6 +62,11 @@ def audit(models: object, data: object, options: AuditOptions) -> Result:
         data: a spec, or an object: a torch Dataset or DataLoader, a Hugging Face dataset, (images,
             labels) arrays; see `as_image_set`. So are `calibrate`, and the sets of `ood`: a list,
             or a mapping that names them.
+
+    >>> import counterlens as cl
+    >>> result = cl.audit("zoo:cifar10-plain-small", "sample:cifar10", limit=40, quiet=True)
+    >>> result.numbers["accuracy.top1"].n
+    40
     """
     objects = Objects(options.device, options.limit, options.seed, options.trust_remote_code)
     specs = objects.model_specs(models)
@@ -163,10 +168,10 @@ def _audit(settings: Settings, folder: Path, facts: families.Told, objects: Obje
             notes=_notes(classifier, [images, *outside], mined),
         )
         run.write_table("matching", protocol.matching.table())
-        findings = doctor.examine(classifier, images, seed=settings.seed)
+        findings = diagnosis.examine(classifier, images, seed=settings.seed)
         run.write_table("doctor", [asdict(finding) for finding in findings])
         if not settings.anyway:
-            doctor.refuse_if_failed(findings)
+            diagnosis.refuse_if_failed(findings)
         outputs_of = _Outputs(run, classifier, settings)
         inside, reported = _inside(outputs_of, images, protocol, held)
         run.add_numbers(_background(outputs_of, images))

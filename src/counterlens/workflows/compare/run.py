@@ -44,6 +44,10 @@ def compare(*runs: str | Path | Run | Result | Sequence[Any], options: CompareOp
 
     Args:
         runs: at least two results, runs or their folders, audits as a rule; or lists of them.
+
+    >>> import counterlens as cl
+    >>> both = cl.compare("runs/plain", "runs/robust", out="runs/both")     # doctest: +SKIP
+    >>> both.table("summary"), both.parts[0].numbers                        # doctest: +SKIP
     """
     gates = [parse_gate(text) for text in options.require]
     opened = [_open(one) for one in runs_of(runs)]

@@ -6,7 +6,7 @@ from typing import Literal
 import torch
 from torch import nn
 
-from counterlens.doctor.finding import Finding
+from counterlens.diagnosis.finding import Finding
 from counterlens.types import Images, Logits
 
 Kind = Literal["logits", "probabilities", "independent probabilities", "log-probabilities"]

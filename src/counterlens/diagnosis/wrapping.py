@@ -15,10 +15,10 @@ from jaxtyping import Int
 from torch import Tensor, nn
 
 from counterlens.classifier import Classifier, unwrap
-from counterlens.doctor import statistics
-from counterlens.doctor.finding import Finding, Sure
-from counterlens.doctor.outputs import ENOUGH, Kind, information, log_probs
-from counterlens.doctor.probes import Probes
+from counterlens.diagnosis import statistics
+from counterlens.diagnosis.finding import Finding, Sure
+from counterlens.diagnosis.outputs import ENOUGH, Kind, information, log_probs
+from counterlens.diagnosis.probes import Probes
 from counterlens.types import Images, Labels, Logits
 
 FEW, SCREEN = 1 / 6, 16

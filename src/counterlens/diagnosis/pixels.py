@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from counterlens.doctor.finding import Finding
+from counterlens.diagnosis.finding import Finding
 
 DARK = 16
 

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from counterlens.doctor.finding import Finding
+from counterlens.diagnosis.finding import Finding
 from counterlens.errors import first_line
 from counterlens.types import Images, Logits, Scores
 

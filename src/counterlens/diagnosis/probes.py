@@ -19,7 +19,7 @@ from torch.nn import functional
 
 from counterlens.classifier import Classifier
 from counterlens.data import open_set
-from counterlens.doctor.pixels import pixels
+from counterlens.diagnosis.pixels import pixels
 from counterlens.errors import InputError
 from counterlens.images import ImageSet, prepare
 from counterlens.label_spaces import match_classes

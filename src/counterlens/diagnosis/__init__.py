@@ -11,11 +11,11 @@ import torch
 from torch import nn
 
 from counterlens.classifier import Classifier
-from counterlens.doctor import labels, outputs, statistics, wrapping
-from counterlens.doctor.finding import Finding, refuse_if_failed
-from counterlens.doctor.gradients import gradients
-from counterlens.doctor.pixels import pixels
-from counterlens.doctor.probes import Probes, gather, patchwork, rows_for
+from counterlens.diagnosis import labels, outputs, statistics, wrapping
+from counterlens.diagnosis.finding import Finding, refuse_if_failed
+from counterlens.diagnosis.gradients import gradients
+from counterlens.diagnosis.pixels import pixels
+from counterlens.diagnosis.probes import Probes, gather, patchwork, rows_for
 from counterlens.images import ImageSet
 from counterlens.progress import within
 from counterlens.types import Images, Logits

@@ -17,13 +17,13 @@ from torch import Tensor, nn
 from torch.distributions import Normal, kl_divergence
 
 from counterlens.classifier import Classifier
-from counterlens.doctor import CHECKS, Finding, examine, refuse_if_failed
-from counterlens.doctor.gradients import gradients
-from counterlens.doctor.labels import class_order, reassigned, relatedness
-from counterlens.doctor.outputs import information, kind_of
-from counterlens.doctor.pixels import pixels
-from counterlens.doctor.probes import patchwork, photographs
-from counterlens.doctor.statistics import Layer, fresh, gap
+from counterlens.diagnosis import CHECKS, Finding, examine, refuse_if_failed
+from counterlens.diagnosis.gradients import gradients
+from counterlens.diagnosis.labels import class_order, reassigned, relatedness
+from counterlens.diagnosis.outputs import information, kind_of
+from counterlens.diagnosis.pixels import pixels
+from counterlens.diagnosis.probes import patchwork, photographs
+from counterlens.diagnosis.statistics import Layer, fresh, gap
 from counterlens.errors import DoctorRefused
 from counterlens.images import ImageSet
 from counterlens.models import load

@@ -12,7 +12,7 @@ from jaxtyping import Float, Int64
 from scipy.optimize import linear_sum_assignment
 from scipy.stats import binom
 
-from counterlens.doctor.finding import Finding
+from counterlens.diagnosis.finding import Finding
 from counterlens.label_spaces import imagenet_index
 
 LEAST_LABELS = 24
