@@ -23,7 +23,7 @@ def doctor(model: object, data: object = None, *, options: DoctorOptions) -> Res
 
     >>> import counterlens as cl
     >>> result = cl.doctor("zoo:cifar10-plain-small", "photos/")    # doctest: +SKIP
-    >>> [row["check"] for row in result.table("doctor") if row["status"] == "fail"]  # doctest: +SKIP
+    >>> result.numbers["doctor.fail"].value, result.table("doctor")    # doctest: +SKIP
     """
     objects = Objects(options.device, None, options.seed, options.trust_remote_code)
     spec = objects.model_spec(model)
