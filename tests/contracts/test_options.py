@@ -2,6 +2,8 @@
 
 import importlib.util
 import inspect
+import re
+import types
 import typing
 from dataclasses import fields
 from pathlib import Path
@@ -12,7 +14,7 @@ from typer.testing import CliRunner
 
 import counterlens
 from counterlens.cli import app
-from counterlens.cli.commands import command, records
+from counterlens.cli.commands import command, modes, records
 from counterlens.errors import InputError
 from counterlens.workflows._shared.options import (
     Output,
@@ -22,11 +24,10 @@ from counterlens.workflows._shared.options import (
     record,
     settings_of,
     takes,
+    takes_by,
 )
 
 ROOT = Path(__file__).parents[2]
-# names whose meaning differs between commands, to be told apart: none may be added
-TWO_MEANINGS = {"workers"}
 
 
 @record
@@ -96,14 +97,24 @@ def test_flags_become_the_same_record_as_keywords() -> None:
 
 
 def test_one_meaning_per_name() -> None:
-    meanings: dict[str, set[object]] = {}
-    for kind in records(app).values():
+    """Type, unit, flag and what the help says first are the same in every command."""
+    meanings: dict[str, dict[object, list[str]]] = {}
+    for command_name, kind in records(app).items():
         types_of = typing.get_type_hints(kind)
         for name, one in options_of(kind).items():
             facts = one.metadata
-            meanings.setdefault(name, set()).add((types_of[name], facts["unit"], facts["flag"]))
-    several = {name for name, known in meanings.items() if len(known) > 1}
-    assert several <= TWO_MEANINGS
+            words = re.split(r"[,.;:(]", facts["help"])[0]
+            meaning = (_plain(types_of[name]), facts["unit"], facts["flag"], words)
+            meanings.setdefault(name, {}).setdefault(meaning, []).append(command_name)
+    several = {name: known for name, known in meanings.items() if len(known) > 1}
+    assert not several
+
+
+def _plain(annotation: object) -> object:
+    """A type without None: whether an option must be given may differ."""
+    if not isinstance(annotation, types.UnionType):
+        return annotation
+    return next(one for one in typing.get_args(annotation) if one is not types.NoneType)
 
 
 @pytest.mark.parametrize("name", sorted(records(app)))
@@ -134,6 +145,61 @@ def test_the_table_of_options_is_up_to_date() -> None:
     spec.loader.exec_module(tool)
     page = (ROOT / "docs" / "reference" / "options.md").read_text(encoding="utf-8")
     assert page == tool.page(), "run make docs"
+
+
+@record
+class Deep(Output):
+    """Options of one method."""
+
+    layer: int = option(1, help="Layer.")
+    batch: int = option(8, help="Images at a time.")
+
+
+@record
+class Wide(Output):
+    """Options of another method."""
+
+    radius: float = option(0.5, help="Radius.")
+    batch: int = option(8, help="Images at a time.")
+
+
+@takes_by({"deep": Deep, "wide": Wide}, default="deep")
+def draw_by(model: str, *, method: str, options: Deep | Wide) -> tuple[str, object]:
+    """Draws."""
+    return method, options
+
+
+def test_a_method_takes_its_own_options_alone() -> None:
+    assert draw_by("m") == ("deep", Deep())
+    assert draw_by("m", method="wide", radius=2) == ("wide", Wide(radius=2.0))
+    assert draw_by("m", options=Wide(radius=3.0)) == ("wide", Wide(radius=3.0))
+    with pytest.raises(InputError, match=r"draw_by by deep has no option 'radius'; .*'wide'"):
+        draw_by("m", radius=2)
+    with pytest.raises(InputError, match=r"expected one of deep, wide\. Did you mean wide"):
+        draw_by("m", method="wid")
+    with pytest.raises(InputError, match="has no option 'radios'"):
+        draw_by("m", method="wide", radios=2)
+    assert "radius" in inspect.signature(draw_by).parameters
+    assert "Options of method='wide':\n    radius: Radius." in (draw_by.__doc__ or "")
+
+
+def test_a_command_without_a_mode_is_the_default_one() -> None:
+    seen: list[object] = []
+    small = typer.Typer(rich_markup_mode=None, context_settings={"help_option_names": ["-h"]})
+    small.callback()(lambda: None)
+    group = modes(small, "draw", default="deep", arguments="MODEL", about="Draw.", example="m")
+    for kind in (Deep, Wide):
+
+        @command(group, kind, name=kind.__name__.lower(), example="m")
+        def one(model: str, options: object) -> None:
+            """Draw."""
+            seen.append(options)
+
+    for line in (["m"], ["--layer", "2", "m"], ["wide", "m", "--radius", "1"]):
+        CliRunner().invoke(small, ["draw", *line], catch_exceptions=False)
+    assert seen == [Deep(), Deep(layer=2), Wide(radius=1.0)]
+    assert "No such option" in CliRunner().invoke(small, ["draw", "m", "--radius", "1"]).output
+    assert "Without a COMMAND it is deep" in CliRunner().invoke(small, ["draw", "-h"]).output
 
 
 def test_a_required_option_is_asked_for() -> None:

@@ -14,7 +14,7 @@ from dataclasses import MISSING, Field
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 from counterlens.workflows._shared.options import build, many, options_of
 
@@ -35,6 +35,46 @@ class GroupedCommand(TyperCommand):
         for name, rows in [*groups.items(), *(("Run", rows) for rows in last)]:
             with formatter.section(name):
                 formatter.write_dl(rows)
+
+
+def modes(
+    app: typer.Typer,
+    name: str,
+    *,
+    default: str,
+    arguments: str,
+    about: str,
+    example: str,
+    earlier: Callable[[list[str]], list[str]] | None = None,
+) -> typer.Typer:
+    """A command with modes, each a command of its own; without a mode it is the default one.
+
+    Args:
+        arguments: what stands in the usage line behind the optional mode.
+        example: arguments of one use that works, shown at the end of --help.
+        earlier: turns a line without a mode, which may be spelled as it was before there were
+            modes, into one that begins with a mode.
+    """
+
+    class Modes(TyperGroup):
+        def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+            if args and args[0] not in self.commands and args[0] not in ctx.help_option_names:
+                args = earlier(args) if earlier else [default, *args]
+            return super().parse_args(ctx, args)
+
+    group = typer.Typer(
+        name=name,
+        cls=Modes,
+        help=about,
+        rich_markup_mode=None,
+        no_args_is_help=True,
+        options_metavar="",
+        subcommand_metavar=f"[COMMAND] {arguments} [OPTIONS]",
+        epilog=f"Without a COMMAND it is {default}. Options of one: counterlens {name} {default} "
+        f"--help.\n\nExample:\n\n\b\n  counterlens {name} {example}",
+    )
+    app.add_typer(group)
+    return group
 
 
 def command(

@@ -15,6 +15,7 @@ How to add one: docs/extending/add-an-option.md.
 
 import functools
 import inspect
+import operator
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
@@ -120,12 +121,15 @@ class Trust:
 class Distributed:
     """Of workflows that can be spread over a Ray cluster."""
 
-    on: str = option("here", help="here, ray, or ray://HOST:PORT.", group="Run")
-    workers: int | None = option(
+    on: str = option(
+        "here", help="Where to compute: here, ray, or ray://HOST:PORT.", group="Run", scope="run"
+    )
+    ray_workers: int | None = option(
         None,
         help="Most workers on Ray. Default: the GPUs, or the cores.",
         unit="N",
         group="Run",
+        scope="run",
     )
 
 
@@ -207,35 +211,115 @@ def takes(kind: type[Any]) -> Callable[[Callable[..., R]], Callable[..., R]]:
             ready = build(kind, keywords, options, command=function.__name__)
             return function(*given, options=ready, **mine)
 
-        types_of = typing.get_type_hints(kind)
-        listed = [
-            inspect.Parameter(
-                name,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=inspect.Parameter.empty if one.default is MISSING else one.default,
-                annotation=types_of[name],
-            )
-            for name, one in options_of(kind).items()
-            if name in keywords_of(kind)
-        ]
-        whole = inspect.Parameter(
-            "options", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind | None
-        )
-        call.__signature__ = signature.replace(parameters=[*own, *listed, whole])  # type: ignore[attr-defined]
-        call.__doc__ = _documented(function.__doc__, kind)
+        listed = [*own, *_parameters(kind), _whole(kind)]
+        call.__signature__ = signature.replace(parameters=listed)  # type: ignore[attr-defined]
+        call.__doc__ = _documented(function.__doc__, {"Options": kind})
         return call
 
     return decorate
 
 
-def _documented(text: str | None, kind: type[Any]) -> str:
-    """A docstring with its options, each with its sentence."""
-    lines = [
-        f"    {name}: {one.metadata['help']}"
+def takes_by(
+    kinds: Mapping[str, type[Any]], *, default: str
+) -> Callable[[Callable[..., R]], Callable[..., R]]:
+    """As `takes`, of a function with methods: each method has a record of its own.
+
+    The function's parameters `method` and `options` say which, and with what. An option of
+    another method is refused, and the error names the methods that it belongs to.
+    """
+
+    def decorate(function: Callable[..., R]) -> Callable[..., R]:
+        signature = inspect.signature(function)
+        own = [p for p in signature.parameters.values() if p.name not in ("options", "method")]
+        names = {one.name for one in own}
+        command = function.__name__
+
+        @functools.wraps(function)
+        def call(*given: Any, method: str | None = None, options: Any = None, **keywords: Any) -> R:
+            if method is None:
+                method = next((m for m, kind in kinds.items() if type(options) is kind), default)
+            _known_method(method, kinds)
+            mine = {name: keywords.pop(name) for name in names & keywords.keys()}
+            _of_method(keywords, method, kinds, command)
+            ready = build(kinds[method], keywords, options, command=f"{command} by {method}")
+            return function(*given, method=method, options=ready, **mine)
+
+        every = {p.name: p for kind in reversed(list(kinds.values())) for p in _parameters(kind)}
+        chosen = inspect.Parameter(
+            "method", inspect.Parameter.KEYWORD_ONLY, default=default, annotation=str
+        )
+        listed = [*own, chosen, *every.values(), _whole(*kinds.values())]
+        call.__signature__ = signature.replace(parameters=listed)  # type: ignore[attr-defined]
+        heads = {f"Options of method={method!r}": kind for method, kind in kinds.items()}
+        call.__doc__ = _documented(function.__doc__, heads)
+        return call
+
+    return decorate
+
+
+def _known_method(method: object, kinds: Mapping[str, Any]) -> None:
+    if method not in kinds:
+        near = nearest(str(method), list(kinds))
+        hint = f" Did you mean {near}?" if near else ""
+        raise InputError(f"method is {method!r}, expected one of {', '.join(kinds)}.{hint}")
+
+
+def _of_method(
+    keywords: Mapping[str, Any], method: str, kinds: Mapping[str, type[Any]], command: str
+) -> None:
+    """Refuse an option that belongs to other methods."""
+    for name in keywords:
+        owners = [repr(other) for other, kind in kinds.items() if name in keywords_of(kind)]
+        if owners and repr(method) not in owners:
+            raise InputError(
+                f"{command} by {method} has no option {name!r}; it belongs to "
+                f"method={' or '.join(owners)}."
+            )
+
+
+def _parameters(kind: type[Any]) -> list[inspect.Parameter]:
+    """The options of a record as keyword parameters."""
+    types_of = typing.get_type_hints(kind)
+    return [
+        inspect.Parameter(
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=inspect.Parameter.empty if one.default is MISSING else one.default,
+            annotation=types_of[name],
+        )
         for name, one in options_of(kind).items()
         if name in keywords_of(kind)
     ]
-    return "\n".join([inspect.cleandoc(text or ""), "", "Options:", *lines])
+
+
+def _whole(*kinds: type[Any]) -> inspect.Parameter:
+    """The parameter that takes a whole record."""
+    annotation = functools.reduce(operator.or_, kinds, None)
+    return inspect.Parameter(
+        "options", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation
+    )
+
+
+def _documented(text: str | None, kinds: Mapping[str, type[Any]]) -> str:
+    """A docstring with its options, each with its sentence; those of all records stand last."""
+    lines, common = [inspect.cleandoc(text or "")], None
+    if len(kinds) > 1:
+        common = set.intersection(*(set(keywords_of(kind)) for kind in kinds.values()))
+    for head, kind in kinds.items():
+        own = [name for name in keywords_of(kind) if name not in (common or ())]
+        lines += [
+            "",
+            f"{head}:",
+            *(f"    {n}: {options_of(kind)[n].metadata['help']}" for n in own),
+        ]
+        if not own:
+            lines.append("    none of its own")
+    if common:
+        first = options_of(next(iter(kinds.values())))
+        shared_ones = [name for name in first if name in common]
+        lines += ["", "Options of every method:"]
+        lines += [f"    {name}: {first[name].metadata['help']}" for name in shared_ones]
+    return "\n".join(lines)
 
 
 def many(annotation: Any) -> bool:

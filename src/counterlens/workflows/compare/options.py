@@ -9,7 +9,7 @@ class CompareOptions(Output):
 
     about: tuple[str, ...] = option(
         (),
-        help='What a model\'s audit does not say: "NAME: family=…, attention=…, training=…".',
+        help='What a card does not say: "NAME: family=…, attention=…, training=…".',
         unit="FACTS",
         group="Models and data",
         scope="run",
