@@ -21,7 +21,7 @@ from counterlens.runs.files import (
 )
 from counterlens.runs.gates import Gate, GateResult, check_gates, parse_gate, refuse_impossible
 from counterlens.runs.kept import Kept, keep_logits, kept_logits
-from counterlens.runs.number import Number, key_part
+from counterlens.runs.number import Number, in_words, key_part
 from counterlens.runs.run import Run, discard_unstarted, latest, new_folder, reading
 
 __all__ = [
@@ -35,6 +35,7 @@ __all__ = [
     "check_gates",
     "discard_unstarted",
     "file_bytes",
+    "in_words",
     "inside",
     "keep_logits",
     "kept_logits",

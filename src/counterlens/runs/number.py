@@ -107,6 +107,24 @@ def _cut_short(trust: Mapping[str, Any]) -> bool:
     )
 
 
+def in_words(number: Number) -> str:
+    """A number with interval, n and verdict as plain text, for files that other programs read.
+
+    >>> in_words(Number(0.9333, 15, 0.7018, 0.9881, "p"))
+    '0.9333 [0.7018, 0.9881], n = 15'
+    >>> in_words(Number.missing("no labels", "p"))
+    'not measured: no labels'
+    """
+    if number.value is None:
+        return f"not measured: {number.reason}"
+    sign = {"upper": "≤ ", "lower": "≥ "}.get(number.bound or "", "")
+    known = number.low is not None and number.high is not None
+    interval = f" [{number.low:.4g}, {number.high:.4g}]" if known else ""
+    word = (number.trust or {}).get("verdict")
+    verdict = f", {word}" if word else ""
+    return f"{sign}{number.value:.4g}{interval}, n = {number.n:,}{verdict}"
+
+
 def key_part(text: str) -> str:
     """A piece of a result key: `l2:8/255` becomes `l2-8_255`.
 

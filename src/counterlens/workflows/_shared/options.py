@@ -133,6 +133,19 @@ class Distributed:
     )
 
 
+@record
+class Pipeline:
+    """Of commands with gates, as a pipeline runs them."""
+
+    junit: Path | None = option(
+        None,
+        help="Write gates and the doctor's checks to this file, as JUnit XML.",
+        unit="FILE",
+        group="Gates",
+        scope="run",
+    )
+
+
 def options_of(kind: type[Any]) -> dict[str, Field[Any]]:
     """The fields of a record that were declared by `option`, by name."""
     return {one.name: one for one in fields(kind) if "scope" in one.metadata}

@@ -3,6 +3,7 @@
 from counterlens.workflows._shared.options import (
     Compute,
     Output,
+    Pipeline,
     Resumable,
     Trust,
     option,
@@ -11,7 +12,7 @@ from counterlens.workflows._shared.options import (
 
 
 @record
-class AuditOptions(Output, Resumable, Compute, Trust):
+class AuditOptions(Output, Resumable, Compute, Trust, Pipeline):
     """Options of audit."""
 
     about: tuple[str, ...] = option(

@@ -29,6 +29,7 @@ from counterlens.runs import (
 )
 from counterlens.workflows._shared.objects import Objects, headline, texts
 from counterlens.workflows._shared.options import shared, takes
+from counterlens.workflows._shared.pipeline import reporting
 from counterlens.workflows._shared.result import Result
 from counterlens.workflows._shared.session import facts as manifest_facts
 from counterlens.workflows._shared.session import running
@@ -76,16 +77,18 @@ def audit(models: object, data: object, options: AuditOptions) -> Result:
     images = settings.data
     if len(specs) == 1:
         folder = options.out or new_folder("audit", f"{_short(specs[0])}-{name_of(images)}")
-        return Result(_audit(settings, folder, facts, objects))
+        with reporting(options.junit) as runs:
+            runs.append(_audit(settings, folder, facts, objects))
+        return Result(runs[0])
     parent = options.out or new_folder("audit", f"{len(specs)}-models-{name_of(images)}")
-    runs = []
-    for number, model in enumerate(specs, 1):
-        folder = parent / f"{number}-{_short(model)}"
-        if options.resume and (folder / "DONE").exists():
-            runs.append(Run.open(folder))
-            continue
-        peers = tuple(other for other in specs if other != model) if settings.attack else ()
-        runs.append(_audit(replace(settings, model=model, peers=peers), folder, facts, objects))
+    with reporting(options.junit) as runs:
+        for number, model in enumerate(specs, 1):
+            folder = parent / f"{number}-{_short(model)}"
+            if options.resume and (folder / "DONE").exists():
+                runs.append(Run.open(folder))
+                continue
+            peers = tuple(other for other in specs if other != model) if settings.attack else ()
+            runs.append(_audit(replace(settings, model=model, peers=peers), folder, facts, objects))
     side_by_side = parent / "compare"
     parts = tuple(map(Result, runs))
     if options.resume and (side_by_side / "DONE").exists():

@@ -1,10 +1,10 @@
 """What a comparison can be asked to do."""
 
-from counterlens.workflows._shared.options import Output, option, record
+from counterlens.workflows._shared.options import Output, Pipeline, option, record
 
 
 @record
-class CompareOptions(Output):
+class CompareOptions(Output, Pipeline):
     """Options of compare."""
 
     about: tuple[str, ...] = option(

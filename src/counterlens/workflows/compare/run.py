@@ -24,6 +24,7 @@ from counterlens.runs import (
 )
 from counterlens.runs.keys import bounded, meaning, model_words, show, verdict, worst_verdict
 from counterlens.workflows._shared.options import takes
+from counterlens.workflows._shared.pipeline import reporting
 from counterlens.workflows._shared.result import Result, runs_of
 from counterlens.workflows._shared.session import running
 from counterlens.workflows.compare import families, pairs
@@ -53,7 +54,7 @@ def compare(*runs: str | Path | Run | Result | Sequence[Any], options: CompareOp
     opened = [_open(one) for one in runs_of(runs)]
     if len(opened) < 2:
         raise InputError(f"compare got {len(opened)} run, expected two or more: compare(a, b).")
-    with reading(*opened):
+    with reading(*opened), reporting(options.junit) as reported:
         names = model_names(opened)
         tables, numbers = _compare(names, opened, options)
         inputs = {"runs": [str(one.folder) for one in opened]}
@@ -67,6 +68,7 @@ def compare(*runs: str | Path | Run | Result | Sequence[Any], options: CompareOp
             ]
             for name, rows in tables.items():
                 run.write_table(name, rows)
+        reported.append(run)
     return Result(run, tuple(map(Result, opened)))
 
 

@@ -1,0 +1,34 @@
+"""What a pipeline reads of a command: JUnit XML where it was requested, annotations on GitHub."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from counterlens.errors import DoctorRefused, InputError
+from counterlens.runs import Run, latest
+from counterlens.runs.annotations import annotate
+from counterlens.runs.junit import write_junit
+
+
+@contextmanager
+def reporting(junit: Path | None) -> Iterator[list[Run]]:
+    """Inside, the runs of a command are collected; at its end they are reported.
+
+    They are reported, too, where the doctor refused: the run that it refused has its findings.
+    """
+    if junit is not None and junit.is_dir():
+        raise InputError(f"junit is the folder {junit}, expected a file, e.g. {junit}/gates.xml.")
+    runs: list[Run] = []
+    try:
+        yield runs
+    except DoctorRefused:
+        refused = latest()
+        _report([*runs, *([refused] if refused and refused not in runs else [])], junit)
+        raise
+    _report(runs, junit)
+
+
+def _report(runs: list[Run], junit: Path | None) -> None:
+    if junit is not None:
+        write_junit(junit, runs)
+    annotate(runs)
