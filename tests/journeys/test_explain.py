@@ -159,16 +159,15 @@ def test_an_interrupted_run_goes_on_where_it_stopped(model, tmp_path, monkeypatc
     rest = explain(
         model, ["sample:cifar10#0:3"], out=tmp_path / "part", quiet=True, resume=True, **asked
     )
-    assert rest.rows == whole.rows
+    assert rest.table("counterfactuals") == whole.table("counterfactuals") != []
 
 
 def test_an_explanation_shows_itself_in_a_notebook(model, photo, tmp_path):
     made = explain(model, [photo], method="frame", out=tmp_path / "run", device="cpu", quiet=True)
-    assert made._repr_png_().startswith(b"\x89PNG")
     assert "data:image/png;base64," in made._repr_html_()
     array = images.read(photo)
     again = explain(model, [array], method="cam", out=tmp_path / "two", device="cpu", quiet=True)
-    assert again.rows[0]["id"] == "picture 1"
+    assert again.table("maps")[0]["id"] == "picture 1"
 
 
 def odd_pictures(folder: Path) -> dict[str, Path]:
@@ -193,7 +192,7 @@ def test_grey_transparent_deep_turned_moving_and_tiny_pictures_are_explained(mod
         model, list(made.values()), target=["cat"], radius=[0.5], steps=2, out=tmp_path / "run",
         device="cpu", quiet=True,
     )  # fmt: skip
-    assert [row["id"] for row in done.rows] == list(made)
+    assert [row["id"] for row in done.table("counterfactuals")] == list(made)
     notes = [row["note"] for row in done.run.table("notes")]
     assert any("dot.png has 1 × 1 pixels" in note for note in notes)
 
@@ -207,7 +206,7 @@ def test_grey_transparent_deep_turned_moving_and_tiny_pictures_are_explained(mod
         (["nowhere.png"], {}, "no such file"),
         (["sample:cifar10#nobody"], {}, "ids look like"),
         (["sample:cifar10#9:3"], {}, "has the pictures 0"),
-        ([], {}, "no picture"),
+        ([], {}, "no images"),
         (["photo"], {"radius": ["0"]}, "more than 0"),
         (["photo"], {"radius": ["x"]}, "8/255"),
         (["photo"], {"norm": "l3"}, "norm is"),
@@ -241,7 +240,8 @@ def test_the_surest_mistakes_of_an_audit_are_explained(model, tmp_path):
     probs = torch.from_numpy(logits).softmax(1)
     wrong = [i for i in range(50) if probs[i].argmax() != data.labels[i]]
     worst = sorted(wrong, key=lambda i: -probs[i].max())[:2]
-    assert list(dict.fromkeys(row["id"] for row in done.rows)) == [data.ids[i] for i in worst]
+    rows = done.table("counterfactuals")
+    assert list(dict.fromkeys(row["id"] for row in rows)) == [data.ids[i] for i in worst]
 
 
 def test_pixels_are_searched_quickly_unless_told_otherwise_and_the_notes_say_how_to_refine(
@@ -275,8 +275,8 @@ def test_a_cut_folder_says_so_and_each_picture_is_progress(model, tmp_path, monk
     asked = {"target": ["cat"], "radius": [0.5], "steps": 1, "device": "cpu", "quiet": True}
     cut = explain(model, [f"{tmp_path}/many"], out=tmp_path / "cut", **asked)
     assert [words[1:] for words in reported] == [(i, 16) for i in range(16)]
-    assert len(cut.rows) == 16
+    assert len(cut.table("counterfactuals")) == 16
     told = [row["note"] for row in cut.run.table("notes")]
-    assert "16 of 18 pictures of many; more: limit=18" in told
+    assert "16 of 18 pictures of many; more: limit=18." in told
     two = explain(model, [f"{tmp_path}/many"], out=tmp_path / "two", limit=2, **asked)
     assert not any("--limit" in row["note"] for row in two.run.table("notes"))

@@ -17,6 +17,7 @@ from counterlens.models.nets import resnets as nets
 from counterlens.models.sources import checkpoint
 from counterlens.runs import Number, Run, read_json, write_json
 from counterlens.types import Preprocess
+from counterlens.workflows._shared.result import Result
 from counterlens.workflows.reproduce.cards import with_audit
 from counterlens.workflows.reproduce.table1 import (
     ROWS,
@@ -373,7 +374,7 @@ def test_a_row_is_audited_again_by_the_protocol_of_its_card(small, tmp_path, mon
 
     def audit(models, data, **given):
         asked.update(given, models=models, data=data)
-        return [run]
+        return Result(run)
 
     monkeypatch.setattr("counterlens.workflows.audit.run.audit", audit)
     again = table1(
