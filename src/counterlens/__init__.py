@@ -18,6 +18,7 @@ Workflows. Each takes objects as well as specs and returns a Result:
     outdata     clean out-of-distribution images of what shows the data's classes
     repair      refit the last layer and prove on other images what it changed
     train       train robust classifiers by recipe
+    finetune    train a network further on a folder of images
     cgn         counterfactual generative networks
     reproduce   figures and tables of the papers
     zoo         what is shipped: models, generators, samples
@@ -65,6 +66,7 @@ if TYPE_CHECKING:
     from counterlens.workflows.explain.run import explain
     from counterlens.workflows.neurons.run import neurons
     from counterlens.workflows.repair.run import repair
+    from counterlens.workflows.train.finetune import finetune
     from counterlens.workflows.train.run import train
 
 _HOMES = {
@@ -89,6 +91,7 @@ _HOMES = {
     "doctor": "workflows.audit.doctor",
     "examine": "diagnosis",
     "explain": "workflows.explain.run",
+    "finetune": "workflows.train.finetune",
     "load": "models",
     "neurons": "workflows.neurons.run",
     "ood_numbers": "metrics",
@@ -125,6 +128,7 @@ __all__ = [
     "doctor",
     "examine",
     "explain",
+    "finetune",
     "load",
     "neurons",
     "ood_numbers",

@@ -27,8 +27,8 @@ class Classifier(nn.Module):
         net: a module, or any function of a batch of normalised images; it returns logits. Where
             two classes are named and it returns one logit z, the two logits are (−z/2, z/2).
         classes: names in the order of the logits, or how many there are.
-        mean, std: one number per channel, on the scale of [0, 1] pixels. Without them the network
-            gets the pixels in [0, 1].
+        mean, std: one number per channel, or one for all, on the scale of [0, 1] pixels. Without
+            them the network gets the pixels in [0, 1].
         preprocess: how pictures are prepared, in full; or
         size: only the size of the input, one side or (height, width).
         name: what reports call it; the type of the network unless given.
@@ -55,7 +55,7 @@ class Classifier(nn.Module):
         self.classes = _class_names(classes, self.name)
         self.preprocess = _preprocess(preprocess, size, self.name)
         self.card = dict(card or {})
-        means, stds = _statistics(mean, std, module)
+        means, stds = _statistics(mean, std, module, self.preprocess.size)
         if len(self.classes) == 2 and _one_logit(module, (len(means), *self.preprocess.size)):
             module = TwoLogits(_unsquashed(module, self.name))
         self.net = module
@@ -146,19 +146,30 @@ def _preprocess(
 
 
 def _statistics(
-    mean: Sequence[float] | float | None, std: Sequence[float] | float | None, net: nn.Module
+    mean: Sequence[float] | float | None,
+    std: Sequence[float] | float | None,
+    net: nn.Module,
+    size: tuple[int, int],
 ) -> tuple[list[float], list[float]]:
-    """Mean and standard deviation per channel; what is not given changes nothing."""
-    given = [[v] if isinstance(v, int | float) else v for v in (mean, std)]
-    known = [len(v) for v in given if v is not None]
-    count = known[0] if known else input_channels(net)
+    """Mean and standard deviation per channel; one number counts for all of them."""
+    lists = [len(v) for v in (mean, std) if isinstance(v, Sequence)]
+    count = lists[0] if lists else _channels(net, size)
     means, stds = (
-        [float(v) for v in values] if values is not None else [usual] * count
-        for values, usual in zip(given, (0.0, 1.0), strict=True)
+        [float(v) for v in given]
+        if isinstance(given, Sequence)
+        else [float(usual if given is None else given)] * count
+        for given, usual in ((mean, 0.0), (std, 1.0))
     )
     if len(means) != len(stds) or min(stds) <= 0:
         raise InputError(f"mean {tuple(means)} and std {tuple(stds)} do not fit each other.")
     return means, stds
+
+
+def _channels(net: nn.Module, size: tuple[int, int]) -> int:
+    """Colour channels of the input: of the first convolution, else those with which it runs."""
+    if any(isinstance(layer, nn.Conv2d) for layer in net.modules()):
+        return input_channels(net)
+    return 1 if _output(net, (3, *size)) is None and _output(net, (1, *size)) is not None else 3
 
 
 def input_channels(net: nn.Module) -> int:
@@ -169,15 +180,21 @@ def input_channels(net: nn.Module) -> int:
 
 def _one_logit(net: nn.Module, shape: tuple[int, ...]) -> bool:
     """Whether the network gives one number per image; False where it cannot be run like this."""
+    out = _output(net, shape)
+    return out is not None and out.shape in ((2,), (2, 1))
+
+
+def _output(net: nn.Module, shape: tuple[int, ...]) -> Tensor | None:
+    """What the network gives for two black images, None where it cannot be run like this."""
     modes = [(module, module.training) for module in net.modules()]
     like = next(net.parameters(), torch.zeros(()))
     try:
         net.eval()
         with torch.no_grad():
             out = net(torch.zeros((2, *shape), device=like.device, dtype=like.dtype))
-        return (out if isinstance(out, Tensor) else unwrap(out)).shape in ((2,), (2, 1))
+        return out if isinstance(out, Tensor) else unwrap(out)
     except Exception:  # reported in full when the classifier is used
-        return False
+        return None
     finally:
         for module, training in modes:
             module.training = training

@@ -67,6 +67,18 @@ def test_normalisation_is_applied_before_the_network() -> None:
     torch.testing.assert_close(made(x), net(by_hand))
 
 
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("convolution", [True, False])
+def test_one_mean_and_std_count_for_all_channels(channels: int, convolution: bool) -> None:
+    linear = nn.Sequential(nn.Flatten(), nn.Linear(64 * channels, 3))
+    net = (small(channels=channels) if convolution else linear).eval()
+    one = cl.Classifier(net, CLASSES, mean=0.5, std=0.25, size=8)
+    assert one.mean.flatten().tolist() == [0.5] * channels
+    assert one.std.flatten().tolist() == [0.25] * channels
+    x = torch.rand(2, channels, 8, 8)
+    torch.testing.assert_close(one(x), net((x - 0.5) / 0.25))
+
+
 @pytest.mark.parametrize("flat", [False, True])
 def test_one_logit_becomes_two_whose_difference_it_is(flat: bool) -> None:
     """Oracle: softmax of the two gives sigmoid of the one."""

@@ -1,17 +1,33 @@
 """The commands that train and that make data to train with."""
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from counterlens.cli.options import Device, Json, Out, Quiet, Resume, Seed, app, finish
+from counterlens.cli.options import (
+    Device,
+    Json,
+    Out,
+    Quiet,
+    Resume,
+    Seed,
+    app,
+    check_models,
+    finish,
+    refuse_unused,
+)
+
+FINETUNE = "Your network, or a shipped one, on your folder: --data FOLDER --set start=MODEL."
 
 
 @app.command()
 def train(
+    context: typer.Context,
     recipe: Annotated[
-        str | None, typer.Argument(help="A recipe of --list, or a YAML file of settings.")
+        str | None,
+        typer.Argument(help="finetune, a recipe of --list, or a YAML file of settings."),
     ] = None,
     data: Annotated[str | None, typer.Option(help="Training images with their classes.")] = None,
     out_data: Annotated[
@@ -41,11 +57,17 @@ def train(
     if list_recipes:
         from counterlens.workflows.train.recipes import about
 
+        print(f"{'finetune':32} {FINETUNE}")
         for name, line in about().items():
             print(f"{name:32} {line}")
         return
     if recipe is None or data is None:
         raise typer.BadParameter("expected RECIPE --data SPEC; list the recipes with --list")
+    if recipe == "finetune":
+        refuse_unused(context, "finetune", "out_data", "max_minutes", "cache")
+        keywords = {"out": out, "resume": resume, "seed": seed, "device": device, "quiet": quiet}
+        _finetune(data, changes, keywords, as_json=as_json)
+        return
     from counterlens.workflows.train.run import train as run_train
 
     run = run_train(
@@ -62,6 +84,22 @@ def train(
         quiet=quiet,
     )
     finish(run, as_json=as_json, quiet=quiet)
+
+
+def _finetune(
+    data: str, changes: Sequence[str], keywords: dict[str, Any], *, as_json: bool
+) -> None:
+    """The settings of --set are the options of finetune; start is its model."""
+    from counterlens.workflows.train.recipes import nested
+
+    settings = nested(changes)
+    if "start" in settings:
+        check_models(str(settings["start"]))
+    from counterlens.workflows.train.finetune import START, finetune
+
+    start = str(settings.pop("start", START))
+    result = finetune(data, start, **settings, **keywords)
+    finish(result, as_json=as_json, quiet=bool(keywords["quiet"]))
 
 
 @app.command()

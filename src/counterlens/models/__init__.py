@@ -53,9 +53,12 @@ def _open(spec: ModelSpec, *, trust: bool) -> "Classifier":
                 return load_pair(zoo.pair(name), wanted)
             return checkpoint.load(zoo.folder(spec.name))
         case "folder":
-            from counterlens.models.sources import checkpoint
+            from counterlens.models.sources import checkpoint, finetuned
 
-            return checkpoint.load(user_path(spec.name))
+            folder = user_path(spec.name)
+            if (folder / finetuned.CARD).is_file():
+                return finetuned.load_finetuned(folder, trust=trust)
+            return checkpoint.load(folder)
         case "file":
             from counterlens.models.sources.files import load_factory
 

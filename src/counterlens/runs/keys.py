@@ -123,6 +123,7 @@ _KNOWN: dict[str, tuple[str, Unit, Better, float | None]] = {
     "held_out.zero_shot": ("Zero-shot accuracy, held out", "share", "up", None),
     "test.zero_shot": ("Zero-shot accuracy, test", "share", "up", None),
     "held_out.clean": ("Held-out accuracy", "share", "up", None),
+    "held_out.before": ("The same before the training", "share", "up", None),
     "held_out.robust": ("Held-out accuracy under the judging attack", "share", "up", None),
     "held_out.near": ("Held-out accuracy under the training attack", "share", "up", None),
     "disagree.succeeded": ("One sure of the class, the other not", "share", "", None),

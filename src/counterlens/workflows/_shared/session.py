@@ -111,7 +111,8 @@ teller = logger
 
 
 def _log(line: str) -> None:
-    doing(line.rstrip("."))
+    if len(line) <= 80:  # a longer one says more than what is being done
+        doing(line.rstrip("."))
     print(line, file=sys.stderr, flush=True)
 
 

@@ -94,13 +94,25 @@ def load(recipe: str, changes: Sequence[str] = ()) -> dict[str, Any]:
 def change(settings: dict[str, Any], changes: Sequence[str]) -> None:
     """Replace settings by `key=value`, keys of sections joined by a dot."""
     for one in changes:
+        _merge(settings, nested([one]), where="--set")
+
+
+def nested(changes: Sequence[str]) -> dict[str, Any]:
+    """`key=value` texts as a dictionary; the last dot-joined key wins.
+
+    >>> nested(["lr=0.2", "near.radius=1e-1"])
+    {'lr': 0.2, 'near': {'radius': 0.1}}
+    """
+    found: dict[str, Any] = {}
+    for one in changes:
         key, sign, value = one.partition("=")
         if not sign:
             raise InputError(f"--set got {one!r}, expected KEY=VALUE such as lr=0.2.")
-        nested: Any = _value(value)
+        inner: Any = _value(value)
         for part in reversed(key.strip().split(".")):
-            nested = {part: nested}
-        _merge(settings, nested, where="--set")
+            inner = {part: inner}
+        found |= inner
+    return found
 
 
 def changes_of(settings: Mapping[str, Any]) -> list[str]:
@@ -157,7 +169,7 @@ def _read(recipe: str) -> dict[str, Any]:
     else:
         file = _folder() / f"{recipe}.yaml"
         if not file.is_file():
-            near = get_close_matches(recipe, names(), n=3, cutoff=0.4)
+            near = get_close_matches(recipe, ["finetune", *names()], n=3, cutoff=0.4)
             hint = f" Near: {', '.join(near)}." if near else ""
             raise InputError(f"no recipe {recipe!r}.{hint} List them: counterlens train --list.")
         text = file.read_text(encoding="utf-8")
