@@ -86,7 +86,7 @@ def with_new_head(classifier: Classifier, classes: Sequence[str]) -> Classifier:
     old = classifier.net.get_submodule(name)
     new: nn.Module
     if isinstance(old, nn.Conv2d):
-        new = nn.Conv2d(old.in_channels, len(classes), old.kernel_size, bias=True)
+        new = nn.Conv2d(old.in_channels, len(classes), 1)
     else:
         assert isinstance(old, nn.Linear)
         new = nn.Linear(old.in_features, len(classes))
