@@ -10,7 +10,7 @@ import torch
 from PIL import Image, ImageEnhance, ImageOps
 
 from counterlens.data import autoaugment as A  # noqa: N812
-from counterlens.data.augment import POLICIES, augment
+from counterlens.data.augment import POLICIES, augment, resized_crop
 from counterlens.data.batches import Draws, crop, cutout
 from counterlens.errors import InputError
 
@@ -135,4 +135,26 @@ def test_digits_are_never_mirrored():
 
 def test_an_unknown_policy_is_refused_by_name():
     with pytest.raises(InputError, match="augmentation is 'imagenet21k', expected one of cifar"):
-        augment("imagenet21k", torch.zeros(1, 3, 8, 8, dtype=torch.uint8), None)
+        augment("imagenet21k", torch.zeros(1, 3, 8, 8, dtype=torch.uint8))
+
+
+def test_crops_of_photographs_are_of_the_size_and_the_identity_where_nothing_is_drawn(rng):
+    x = torch.randint(0, 256, (4, 3, 24, 24), generator=rng, dtype=torch.uint8)
+    for name in ("photographs", "photographs-light"):
+        z = augment(name, x, rng, size=16)
+        assert z.shape == (4, 3, 16, 16) and z.min() >= 0 and z.max() <= 1
+        assert not torch.equal(z, augment(name, x, rng, size=16))
+    whole = Draws(torch.ones(5, 4))
+    whole.uniform[1] = 0.5  # aspect 1
+    cut = resized_crop(x.float() / 255, whole, 24, least=0.64)
+    torch.testing.assert_close(cut, x.float() / 255, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("least", [0.25, 0.64])
+def test_a_crop_has_its_share_of_the_area(least):
+    """A ramp shows where the crop begins and ends: its slope is the crop's width."""
+    ramp = torch.linspace(0, 1, 64).expand(1, 3, 64, 64)
+    draws = Draws(torch.tensor([[0.0], [0.5], [0.5], [0.5], [0.9]]))
+    cut = resized_crop(ramp, draws, 64, least=least)
+    slope = (cut[0, 0, 0, -8] - cut[0, 0, 0, 8]) / (ramp[0, 0, 0, -8] - ramp[0, 0, 0, 8])
+    assert slope.item() == pytest.approx(least**0.5, rel=1e-3)

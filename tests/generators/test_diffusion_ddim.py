@@ -24,8 +24,10 @@ from counterlens.generators.diffusion.ddim import (
 )
 from counterlens.generators.diffusion.optimise import begin
 from counterlens.generators.diffusion.schedule import (
+    COSINE,
     STABLE_DIFFUSION,
     from_config,
+    named,
     stable_diffusion,
 )
 from diffusion_models import tiny_model
@@ -55,6 +57,30 @@ def test_times_are_those_of_diffusers(spacing, steps):
     peer = diffusers.DDIMScheduler.from_config(config)
     peer.set_timesteps(steps)
     assert list(from_config(config).times(steps)) == peer.timesteps.tolist()
+
+
+def test_the_cosine_schedule_and_its_steps_are_those_of_diffusers(rng, model):
+    peer = diffusers.DDIMScheduler.from_config(COSINE)
+    schedule = named("cosine")
+    torch.testing.assert_close(schedule.alphas, peer.alphas_cumprod, rtol=1e-4, atol=1e-9)
+    peer.set_timesteps(25)
+    assert list(schedule.times(25)) == peer.timesteps.tolist()
+    z, velocity = torch.randn(2, 1, 4, 8, 8, generator=rng)
+    ours = replace(model, unet=_Says(velocity), schedule=schedule)
+    for time in schedule.times(25):
+        noise = ours.noise(z, time, torch.zeros(1, 1, 16))
+        alpha, after = schedule.alpha(time), schedule.alpha(schedule.before(time, 25))
+        theirs = peer.step(velocity, time, z).prev_sample
+        torch.testing.assert_close(step(z, noise, alpha, after), theirs, rtol=1e-3, atol=1e-3)
+
+
+def test_a_model_with_the_cosine_schedule_opens_with_it(model, tmp_path):
+    latent.save(replace(model, schedule=named("cosine")), tmp_path / "cosine", card={})
+    opened = latent.load(tmp_path / "cosine").schedule
+    assert opened.prediction == "v_prediction" and opened.final == 1
+    torch.testing.assert_close(opened.alphas, named("cosine").alphas, rtol=0, atol=0)
+    with pytest.raises(InputError, match="expected one of stable-diffusion, cosine"):
+        named("linear")
 
 
 def test_the_papers_chain_starts_at_951_and_ends_at_1():

@@ -76,3 +76,17 @@ def test_work_is_counted_as_on_paper():
 def test_architectures_that_do_not_exist_are_refused(architecture, words):
     with pytest.raises(InputError, match=words):
         build(architecture, 10)
+
+
+@pytest.mark.parametrize(("stem", "side"), [(1, 16), (2, 8), (4, 4)])
+def test_a_stem_of_stride_s_makes_the_first_stage_s_times_smaller(stem, side):
+    net = build({"kind": "resnet18", "widths": [4, 4, 4, 4], "stem": stem}, 3).eval()
+    seen = []
+    net.layer1.register_forward_hook(lambda module, given, out: seen.append(out.shape[2:]))
+    net(torch.zeros(1, 3, 16, 16))
+    assert seen == [(side, side)]
+
+
+def test_a_stem_of_another_stride_is_refused():
+    with pytest.raises(InputError, match="stem is 3, expected a stride of 1, 2 or 4"):
+        build({"kind": "resnet18", "stem": 3}, 3)

@@ -78,10 +78,28 @@ def imagenet_crop(
     return flip(resized_crop(x.float() / 255, draws, size), draws.uniform[4] < 0.5)
 
 
-def resized_crop(x: Whole, draws: Draws, size: int) -> Whole:
-    """A rectangle of 8 to 100 % of the area and aspect 3:4 to 4:3, brought to size × size."""
+def photographs(
+    x: Bytes, generator: torch.Generator | None, *, fill: Fill = CIFAR_MEAN, size: int = 128
+) -> Whole:
+    """Random resized crop of 25 % of the area or more, mirror, colour jitter 0.3."""
+    draws = Draws.make(8, len(x), x, generator)
+    z = resized_crop(x.float() / 255, draws, size, least=0.25)
+    return _jitter(flip(z, draws.uniform[4] < 0.5), 0.7 + 0.6 * draws.uniform[5:8]).clamp(0, 1)
+
+
+def photographs_light(
+    x: Bytes, generator: torch.Generator | None, *, fill: Fill = CIFAR_MEAN, size: int = 128
+) -> Whole:
+    """Random resized crop of 64 % of the area or more and mirror: for adversarial training."""
+    draws = Draws.make(5, len(x), x, generator)
+    z = resized_crop(x.float() / 255, draws, size, least=0.64)
+    return flip(z, draws.uniform[4] < 0.5)
+
+
+def resized_crop(x: Whole, draws: Draws, size: int, *, least: float = 0.08) -> Whole:
+    """A rectangle of `least` to all of the area and aspect 3:4 to 4:3, brought to size × size."""
     h, w = x.shape[2:]
-    area = (0.08 + 0.92 * draws.uniform[0]) * h * w
+    area = (least + (1 - least) * draws.uniform[0]) * h * w
     ratio = torch.exp(math.log(3 / 4) + draws.uniform[1] * (math.log(4 / 3) - math.log(3 / 4)))
     wide, tall = (area * ratio).sqrt().clamp_max(w), (area / ratio).sqrt().clamp_max(h)
     left, top = draws.uniform[2] * (w - wide), draws.uniform[3] * (h - tall)
@@ -144,6 +162,8 @@ POLICIES: dict[str, Callable[..., Whole]] = {
     "svhn": svhn,
     "imagenet": imagenet,
     "imagenet-crop": imagenet_crop,
+    "photographs": photographs,
+    "photographs-light": photographs_light,
     "none": none,
 }
 """The names a recipe may use."""
@@ -166,6 +186,6 @@ def augment(
     if name not in POLICIES:
         raise InputError(f"augmentation is {name!r}, expected one of {', '.join(POLICIES)}.")
     options: dict[str, Any] = {} if fill is None else {"fill": fill}
-    if size is not None and name.startswith("imagenet"):
+    if size is not None and name.startswith(("imagenet", "photographs")):
         options["size"] = size
     return POLICIES[name](x, generator, **options)

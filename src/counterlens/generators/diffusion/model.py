@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from counterlens.errors import InputError, first_line
 from counterlens.generators.diffusion.kinds import check_pipeline, check_unet
 from counterlens.generators.diffusion.libraries import libraries
-from counterlens.generators.diffusion.schedule import STABLE_DIFFUSION, Schedule, from_config
+from counterlens.generators.diffusion.schedule import Schedule, from_config, scheduler_config
 from counterlens.runs import read_object, write_json
 from counterlens.types import Images
 
@@ -173,12 +173,8 @@ def save(model: LatentDiffusion, folder: Path, *, card: Mapping[str, Any]) -> No
         half = nn.Module.to(copy.deepcopy(net).cpu(), torch.float16)
         half.save_pretrained(folder / name, safe_serialization=True)  # type: ignore[operator]
     model.tokenizer.save_pretrained(folder / "tokenizer")
-    scheduler = {"_class_name": "DDIMScheduler", **STABLE_DIFFUSION}
-    if not torch.equal(from_config(scheduler).alphas, model.schedule.alphas.cpu()):
-        raise InputError("only models with the schedule of Stable Diffusion can be saved.")
-    write_json(
-        folder / "scheduler" / "scheduler_config.json", {**scheduler, **model.schedule.config()}
-    )
+    scheduler = scheduler_config(model.schedule)
+    write_json(folder / "scheduler" / "scheduler_config.json", scheduler)
     write_json(folder / "model_index.json", _INDEX)
     write_json(folder / "card.json", {"schema": 1, **card})
 

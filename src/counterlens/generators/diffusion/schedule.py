@@ -1,10 +1,12 @@
 """The noise schedule of a diffusion model: how much signal is left at each time.
 
 Paper: Ho et al. 2020 (ddpm2020), section 2, for ᾱ; Rombach et al. 2022 (ldm2022) for the
-       scaled-linear β; Song et al. 2021 (ddim2021), section 4.2, for fewer steps.
+       scaled-linear β; Nichol and Dhariwal 2021 (iddpm2021) for the cosine; Song et al. 2021
+       (ddim2021), section 4.2, for fewer steps.
 Differs: nothing. Clipping of predicted images, which inversion cannot undo, does not exist here.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -92,8 +94,12 @@ def from_config(config: Mapping[str, Any]) -> Schedule:
         betas = torch.linspace(first**0.5, last**0.5, count, dtype=torch.float32) ** 2
     elif kind == "linear":
         betas = torch.linspace(first, last, count, dtype=torch.float32)
+    elif kind == "squaredcos_cap_v2":
+        betas = cosine_betas(count)
     else:
-        raise InputError(f"beta_schedule is {kind!r}, expected scaled_linear or linear.")
+        raise InputError(
+            f"beta_schedule is {kind!r}, expected scaled_linear, linear or squaredcos_cap_v2."
+        )
     alphas = torch.cumprod(1 - betas, 0)
     prediction = config.get("prediction_type", "epsilon")
     spacing = config.get("timestep_spacing", "leading")
@@ -113,7 +119,20 @@ def from_config(config: Mapping[str, Any]) -> Schedule:
     )
 
 
-STABLE_DIFFUSION = {
+def cosine_betas(count: int, *, most: float = 0.999) -> Float[Tensor, "s"]:
+    """The β of a cosine schedule, called squaredcos_cap_v2 in diffusers.
+
+    Equation: iddpm2021 (17)   ᾱ_t = f(t)/f(0), f(t) = cos²((t/T + s)/(1 + s) · π/2), β ≤ 0.999
+
+    >>> cosine_betas(4)[-1].item() < 0.9991
+    True
+    """
+    time = torch.arange(count + 1, dtype=torch.float64) / count
+    signal = torch.cos((time + 0.008) / 1.008 * math.pi / 2) ** 2
+    return (1 - signal[1:] / signal[:-1]).clamp_max(most).to(torch.float32)
+
+
+STABLE_DIFFUSION: dict[str, Any] = {
     "num_train_timesteps": 1000,
     "beta_start": 0.00085,
     "beta_end": 0.012,
@@ -125,6 +144,40 @@ STABLE_DIFFUSION = {
     "clip_sample": False,
 }
 """The schedule of Stable Diffusion 1.4, which the paper and our own model use."""
+
+
+COSINE: dict[str, Any] = {
+    "num_train_timesteps": 1000,
+    "beta_schedule": "squaredcos_cap_v2",
+    "prediction_type": "v_prediction",
+    "timestep_spacing": "leading",
+    "steps_offset": 1,
+    "set_alpha_to_one": True,
+    "clip_sample": False,
+}
+"""The schedule of the generator of photographs, whose network predicts the velocity."""
+
+SCHEDULES: dict[str, dict[str, Any]] = {"stable-diffusion": STABLE_DIFFUSION, "cosine": COSINE}
+"""The schedules a model of our own can be trained with and saved by."""
+
+
+def named(name: str) -> Schedule:
+    """One of our own schedules.
+
+    >>> named("cosine").prediction
+    'v_prediction'
+    """
+    if name not in SCHEDULES:
+        raise InputError(f"schedule is {name!r}, expected one of {', '.join(SCHEDULES)}.")
+    return from_config(SCHEDULES[name])
+
+
+def scheduler_config(schedule: Schedule) -> dict[str, Any]:
+    """The scheduler_config.json of a schedule, if it is one of our own."""
+    for config in SCHEDULES.values():
+        if torch.equal(from_config(config).alphas, schedule.alphas.cpu()):
+            return {"_class_name": "DDIMScheduler", **config, **schedule.config()}
+    raise InputError(f"only models with one of the schedules {', '.join(SCHEDULES)} can be saved.")
 
 
 def stable_diffusion() -> Schedule:

@@ -75,9 +75,8 @@ class Lpips(nn.Module):
             )
         return total[:, 0]
 
-    @torch.no_grad()
     def forward(self, z: Images, x: Images) -> Float[Tensor, "b"]:
-        """One distance per pair of images in [0, 1].
+        """One distance per pair of images in [0, 1]; the gradient reaches both.
 
         Equation: lpips2018 (1)   d = Σ_l 1/(H_l W_l) Σ_hw ‖w_l ⊙ (ŷ^l_hw − ŷ₀^l_hw)‖²
         """

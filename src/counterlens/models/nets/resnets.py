@@ -3,8 +3,9 @@
 Paper: He et al. 2016 (resnet2016) for the residual blocks, Zagoruyko and Komodakis 2016
        (wrn2016) for the wide networks, Xie et al. 2017 (resnext2017) and Hu et al. 2018 (se2018)
        for grouped and gated blocks; Augustin et al. 2020 (ratio2020) trained the first kind.
-Differs: the small-image form (3×3 stem of stride 1, no pooling after it), PyTorch's default
-       initialisation. The width of each stage and the activation may be chosen.
+Differs: the small-image form (3×3 stem, no pooling after it; stride 1, or more for
+       photographs), PyTorch's default initialisation. The width of each stage and the activation
+       may be chosen.
 """
 
 import math
@@ -113,14 +114,18 @@ class ResNet(nn.Module):
         *,
         widths: Sequence[int] = (64, 128, 256, 512),
         activation: str = "relu",
+        stem: int = 1,
         **options: Any,
     ) -> None:
+        """`stem` is the stride of the first convolution: 1 for 32 pixels, 2 for photographs."""
         super().__init__()
         act = _activation(activation)
+        if stem not in (1, 2, 4):
+            raise InputError(f"stem is {stem}, expected a stride of 1, 2 or 4.")
         if len(widths) != len(blocks):
             raise InputError(f"widths has {len(widths)} entries, expected {len(blocks)}.")
         cin = widths[0]
-        self.conv1 = nn.Conv2d(3, cin, 3, 1, 1, bias=False)
+        self.conv1 = nn.Conv2d(3, cin, max(3, 2 * stem - 1), stem, max(1, stem - 1), bias=False)
         self.bn1 = nn.BatchNorm2d(cin)
         self.act = act()
         for number, (width, count) in enumerate(zip(widths, blocks, strict=True), 1):
