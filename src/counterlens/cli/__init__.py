@@ -14,6 +14,7 @@ from typing import Annotated, NoReturn, TextIO, cast
 
 import typer
 
+from counterlens.cli import app as apps
 from counterlens.cli import audit as audits
 from counterlens.cli import cgn
 from counterlens.cli import curate as curation
@@ -29,6 +30,7 @@ from counterlens.progress import Heartbeat, doing, idle
 
 __all__ = [
     "app",
+    "apps",
     "audits",
     "cgn",
     "curation",

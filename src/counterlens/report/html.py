@@ -4,7 +4,7 @@ from functools import cache
 from importlib import resources
 from pathlib import Path
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from counterlens.progress import within
@@ -36,10 +36,15 @@ def html(run: Run) -> str:
 
 
 @cache
-def environment() -> Environment:
-    """Where templates are found, and how they are filled."""
+def environment(package: str = "counterlens.report") -> Environment:
+    """Where templates are found, and how they are filled.
+
+    Args:
+        package: whose templates come before those of the reports.
+    """
+    homes = dict.fromkeys((package, "counterlens.report"))
     return Environment(
-        loader=PackageLoader("counterlens.report"),
+        loader=ChoiceLoader([PackageLoader(home) for home in homes]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
