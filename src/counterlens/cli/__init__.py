@@ -14,9 +14,8 @@ from typing import Annotated, NoReturn, TextIO, cast
 
 import typer
 
-from counterlens.cli import app as apps
 from counterlens.cli import audit as audits
-from counterlens.cli import cgn
+from counterlens.cli import browser, cgn
 from counterlens.cli import curate as curation
 from counterlens.cli import disagree as generating
 from counterlens.cli import explain as explanations
@@ -30,8 +29,8 @@ from counterlens.progress import Heartbeat, doing, idle
 
 __all__ = [
     "app",
-    "apps",
     "audits",
+    "browser",
     "cgn",
     "curation",
     "explanations",
