@@ -73,6 +73,7 @@ COMMANDS: dict[str, str] = {
     "zoo-card": "counterlens zoo cifar10-ratio-small --json",
     "zoo-card-text": "counterlens zoo cifar10-ratio-0.25",
     "zoo-diffusion": "counterlens zoo cifar10-diffusion --json",
+    "app": "counterlens app inputs --port 70000 --no-browser",  # a server that starts never ends
     # measure
     "audit": f"counterlens audit {PLAIN} sample:cifar10 --limit 200 --batch 50 --json "
     '--require "accuracy.top1>=0.5" {run}',
@@ -246,7 +247,7 @@ AFTER = {
     "curate-freeze": ("curate-review-take",),
 }
 """Rows to run before a row although its command line does not name them."""
-EXITS = {"audit-gate": 1, "refused-model": 2, "refused-option": 2, "repair": 4}
+EXITS = {"app": 2, "audit-gate": 1, "refused-model": 2, "refused-option": 2, "repair": 4}
 """How a command ends where it does not end with 0."""
 ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
