@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 from jaxtyping import Float, Int64, Shaped, UInt8
-from PIL import Image, ImageOps
+from PIL import ExifTags, Image, ImageOps
 from torch import Tensor
 
 from counterlens.errors import InputError, first_line
@@ -45,6 +45,7 @@ MAX_PIXELS = 1 << 26
 
 ORIENTATION = 0x0112  # EXIF tags
 _ARTIST, _COPYRIGHT = 0x013B, 0x8298
+_DETAILS = 0x8769  # where EXIF keeps exposure, focal length, …
 
 RESAMPLING = {
     "nearest": Image.Resampling.NEAREST,
@@ -365,11 +366,23 @@ def orientation(data: bytes) -> int:
     return value if isinstance(value, int) and 1 <= value <= 8 else 1
 
 
-def _exif(data: bytes) -> Mapping[int, object]:
+def exif_texts(data: bytes) -> dict[str, str]:
+    """The EXIF fields of an encoded picture by their names, as text; empty where it has none."""
+    tags = {**_exif(data), **_exif(data, _DETAILS)}
+    named = {ExifTags.TAGS.get(tag): value for tag, value in tags.items()}
+    return {
+        name: str(value).replace("\0", " ").strip()
+        for name, value in named.items()
+        if name and not isinstance(value, bytes)
+    }
+
+
+def _exif(data: bytes, part: int | None = None) -> Mapping[int, object]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return dict(Image.open(io.BytesIO(data), formats=FORMATS).getexif())
+            found = Image.open(io.BytesIO(data), formats=FORMATS).getexif()
+            return dict(found if part is None else found.get_ifd(part))
     except Exception:  # broken metadata makes Pillow's readers raise almost anything
         return {}
 

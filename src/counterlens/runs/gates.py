@@ -12,6 +12,9 @@ _FORM = re.compile(
     r"^\s*([\w.\-]+?)(?:\.(low|high))?\s*(>=|<=|>|<)\s*([-+]?[\d.]+(?:[eE][-+]?\d+)?)\s*$"
 )
 _NEEDS = (
+    (r"groups\.(.+\.)?robust", "--groups and its --attack"),
+    (r"groups\.(.+\.)?auroc", "--groups and its --ood set"),
+    (r"groups\..+", "--groups with that column"),
     (r"robust\..+\.accuracy", "its --attack"),
     (r"ood\..+\.worst_(auroc|mmc)", "--ood-attack and its --ood set"),
     (r"ood\..+\.(auroc|aupr|fpr95|mmc)", "its --ood set"),

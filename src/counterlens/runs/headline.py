@@ -7,6 +7,7 @@ from counterlens.runs.keys import meaning
 AUDIT = (
     *("accuracy.top1", "calibration.ece", "calibration.ece_scaled", "calibration.temperature"),
     *("selective.aurra", "robust.accuracy", "ood.auroc", "ood.worst_auroc", "ood.mmc"),
+    "groups.worst",
     *("bias.shape", "bias.texture", "bias.background_gap", "bias.colour_flip", "bias.frame_flip"),
 )
 HEADLINES = {
@@ -22,6 +23,9 @@ HEADLINES = {
 
 def kind(key: str) -> str:
     """AREA.METRIC of a key: `ood.auroc` of `ood.svhn.auroc`."""
+    if key.startswith("groups."):  # of groups only the worst are headlines
+        worst = key in ("groups.worst.accuracy", "groups.worst.gap")
+        return "groups.worst" if worst else "groups"
     known = meaning(key)
     return f"{known.area}.{known.metric}"
 

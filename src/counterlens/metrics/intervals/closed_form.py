@@ -29,8 +29,8 @@ _CELLS = 4_000_000
 _SURPRISE = -math.log((1 - LEVEL) / 2)  # an event never seen in n has probability below 3.7 / n
 
 
-def wilson(hits: float, n: int) -> tuple[float, float]:
-    """Wilson interval of a proportion.
+def wilson(hits: float, n: int, *, z: float = Z) -> tuple[float, float]:
+    """Wilson interval of a proportion; `z` is the normal quantile of another level.
 
     Equation: wilson1927 §1   (p + z²/2n ± z √(p(1−p)/n + z²/4n²)) / (1 + z²/n)
 
@@ -40,9 +40,9 @@ def wilson(hits: float, n: int) -> tuple[float, float]:
     if n < 1 or not 0 <= hits <= n:
         raise InputError(f"{hits} hits of {n}: expected 0 ≤ hits ≤ n and n ≥ 1.")
     p = hits / n
-    middle = p + Z**2 / (2 * n)
-    half = Z * math.sqrt(p * (1 - p) / n + Z**2 / (4 * n * n))
-    scale = 1 + Z**2 / n
+    middle = p + z**2 / (2 * n)
+    half = z * math.sqrt(p * (1 - p) / n + z**2 / (4 * n * n))
+    scale = 1 + z**2 / n
     return holding(p, (middle - half) / scale, (middle + half) / scale, (0.0, 1.0))
 
 
@@ -53,12 +53,12 @@ def holding(
     return min(max(low, bounds[0]), value), max(min(high, bounds[1]), value)
 
 
-def newcombe(hits: tuple[int, int], n: tuple[int, int]) -> tuple[float, float]:
+def newcombe(hits: tuple[float, float], n: tuple[int, int], *, z: float = Z) -> tuple[float, float]:
     """Interval of the difference of two proportions measured on different images.
 
     Equation: newcombe1998 (10)   d − √((p₁−l₁)² + (u₂−p₂)²) … d + √((u₁−p₁)² + (p₂−l₂)²)
     """
-    (p1, l1, u1), (p2, l2, u2) = ((h / m, *wilson(h, m)) for h, m in zip(hits, n, strict=True))
+    (p1, l1, u1), (p2, l2, u2) = ((h / m, *wilson(h, m, z=z)) for h, m in zip(hits, n, strict=True))
     d = p1 - p2
     low, high = d - math.hypot(p1 - l1, u2 - p2), d + math.hypot(u1 - p1, p2 - l2)
     return holding(d, low, high, (-1.0, 1.0))
@@ -100,7 +100,7 @@ def delong_parts(inside: Vector, outside: Vector) -> tuple[Vector, Vector]:
     return placed_in, placed_out
 
 
-def delong(inside: Vector, outside: Vector) -> tuple[float, float]:
+def delong(inside: Vector, outside: Vector, *, z: float = Z) -> tuple[float, float]:
     """Interval of an AUROC, by DeLong's variance on the logit scale.
 
     Equation: delong1988 (5)   var = var(V₁₀)/m + var(V₀₁)/n
@@ -111,10 +111,10 @@ def delong(inside: Vector, outside: Vector) -> tuple[float, float]:
     placed_in, placed_out = delong_parts(inside, outside)
     area, fewest = float(placed_in.mean()), min(len(inside), len(outside))
     if fewest < 2 or not 0 < area < 1:
-        return wilson(area * fewest, fewest)
+        return wilson(area * fewest, fewest, z=z)
     variance = placed_in.var(ddof=1) / len(inside) + placed_out.var(ddof=1) / len(outside)
     logit, scale = math.log(area / (1 - area)), area * (1 - area)
-    half = Z * math.sqrt(variance) / scale
+    half = z * math.sqrt(variance) / scale
     low, high = (1 / (1 + math.exp(-end)) for end in (logit - half, logit + half))
     return holding(area, low, high)
 

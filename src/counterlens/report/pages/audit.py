@@ -27,7 +27,7 @@ from counterlens.report.kit.parts import (
     status_badge,
     trust_badge,
 )
-from counterlens.report.pages import attacks
+from counterlens.report.pages import attacks, groups
 from counterlens.runs import Number, Run
 from counterlens.runs.keys import SCALED, meaning, reasons, show, show_interval
 
@@ -44,6 +44,7 @@ TABLES = (
     "confidence_radius",
     "gates",
     "trust",
+    *groups.TABLES,
 )
 _TILES = (
     "accuracy.top1",
@@ -108,6 +109,7 @@ def sections(run: Run) -> list[Section]:
     numbers = run.numbers
     made = [
         _accuracy(run, numbers),
+        groups.section(run),
         _confidence(run, numbers),
         _ood(run, numbers),
         attacks.section(run),

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from counterlens.report.kit.blocks import Level, Worry
+from counterlens.report.pages import groups
 from counterlens.runs import Number, Run
 from counterlens.runs.keys import (
     meaning,
@@ -34,6 +35,7 @@ RULES = (
     f"Calibration error above {ECE_HIGH:.0%}; less grave where a temperature mends it.",
     f"Accuracy below {GUESSES:g} times that of guessing.",
     "A class whose whole interval lies below the interval of the overall accuracy.",
+    "A group clearly worse than the images outside it, at a level that holds for all groups.",
     f"OOD: AUROC below {AUROC_LOW:.0%}, mean confidence above {MMC_HIGH:.0%}, "
     f"worst-case AUROC below {WORST_AUROC_LOW:.0%}.",
     f"Robust accuracy below {ROBUST_LOW:.0%} at any tested radius.",
@@ -55,6 +57,7 @@ def worries(run: Run) -> list[Worry]:
         *_calibration(numbers, run.table("reliability")),
         *_ood(numbers),
         *_classes(numbers, run.table("per_class")),
+        *groups.worries(run),
         *_bias(numbers),
         *_few(numbers),
     ]

@@ -41,6 +41,7 @@ class Objects:
     trust_remote_code: bool = False
     models: dict[str, Classifier] = field(default_factory=dict)
     sets: dict[str, ImageSet] = field(default_factory=dict)
+    columns: dict[str, Any] = field(default_factory=dict)
 
     def model_specs(self, given: object) -> list[str]:
         """Specs of one model or several; a mapping names them."""

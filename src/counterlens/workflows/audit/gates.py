@@ -5,6 +5,7 @@ from counterlens.explanations.edits.colour import colour_variants
 from counterlens.explanations.edits.frame import frame_variants
 from counterlens.runs import check_gates, key_part, parse_gate, refuse_impossible
 from counterlens.runs.number import Number
+from counterlens.workflows.audit import groups
 from counterlens.workflows.audit.settings import Settings
 
 _ACCURACY = ("accuracy.top1", "accuracy.top1_all", "accuracy.top5", "selective.aurra")
@@ -38,7 +39,8 @@ def possible_keys(settings: Settings) -> list[str]:
 def check_requirements(settings: Settings) -> None:
     """Refuse gates that cannot be read, or on numbers that this audit cannot produce."""
     gates = [parse_gate(text) for text in settings.require]
-    refuse_impossible(gates, possible_keys(settings))
+    others = [gate for gate in gates if not groups.may_measure(gate.key, settings)]
+    refuse_impossible(others, [*possible_keys(settings), *groups.worst_keys(settings)])
 
 
 def gate_rows(settings: Settings, numbers: dict[str, Number]) -> list[dict[str, object]]:

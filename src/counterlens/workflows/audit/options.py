@@ -89,6 +89,20 @@ class AuditOptions(Output, Resumable, Compute, Trust, Pipeline):
         unit="BALL",
         group="Attacks",
     )
+    groups: tuple[str, ...] = option(
+        (),
+        help="Report by group: columns of DATA, e.g. site,scanner; class, folder:2, exif:Model, "
+        "image:brightness, mask:area.",
+        unit="COLUMNS",
+        group="Groups",
+        scope="objects",
+    )
+    group_width: float = option(
+        0.15,
+        help="Judge a group where its interval is at most so wide to either side.",
+        unit="SHARE",
+        group="Groups",
+    )
     flips: int = option(
         0,
         help="Images that are classified again under small colour and frame edits.",

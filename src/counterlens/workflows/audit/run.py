@@ -33,7 +33,7 @@ from counterlens.workflows._shared.pipeline import reporting
 from counterlens.workflows._shared.result import Result
 from counterlens.workflows._shared.session import facts as manifest_facts
 from counterlens.workflows._shared.session import running
-from counterlens.workflows.audit import gallery
+from counterlens.workflows.audit import gallery, groups
 from counterlens.workflows.audit.gates import check_requirements, gate_rows
 from counterlens.workflows.audit.network_facts import network_facts
 from counterlens.workflows.audit.options import AuditOptions
@@ -102,6 +102,7 @@ def _settings(model: str, data: object, options: AuditOptions, objects: Objects)
     given["ood"] = objects.set_specs(options.ood)
     given["calibrate"] = None if options.calibrate is None else objects.set_spec(options.calibrate)
     surrogate = texts(options.surrogate)
+    given["groups"] = groups.group_specs(options.groups, objects)
     given["surrogate"] = tuple(objects.model_specs(surrogate)) if surrogate else ()
     return Settings(model=model, data=objects.set_spec(data), **given)
 
@@ -128,6 +129,7 @@ def _check(settings: Settings) -> None:
         raise InputError(
             f"two sets are named {twice[0]!r}. Name one of them yourself: --ood NAME=SPEC."
         )
+    groups.check_width(settings.group_width)
     check_requirements(settings)
     if settings.limit is not None and settings.limit < 1:
         raise InputError(f"limit is {settings.limit}, expected 1 or more.")
@@ -153,6 +155,7 @@ def _audit(settings: Settings, folder: Path, facts: families.Told, objects: Obje
     protocol = choose(classifier, images)
     outside = [opened(from_images(spec, settings.data)) for spec in settings.ood]
     held = opened(settings.calibrate) if settings.calibrate else None
+    columns = groups.open_columns(settings, images, objects)
 
     with running("audit", settings, name=name, folder=folder) as run:
         weights = weights_hash(classifier)
@@ -185,6 +188,7 @@ def _audit(settings: Settings, folder: Path, facts: families.Told, objects: Obje
         others, rows = surrogates(settings, classifier, images, protocol, objects.load)
         run.write_table("surrogates", rows)
         _attacks(outputs_of, images, outside, inside, reported, others)
+        groups.write_groups(run, columns, images, settings.group_width)
         run.write_table("gates", gate_rows(settings, run.numbers))
     return run
 
