@@ -334,25 +334,6 @@ def webp_bytes(image: AnyImage) -> bytes:
     return _encode(to_pixels(image), "WEBP", lossless=True, quality=80, method=4)
 
 
-def suffix_of(data: bytes) -> str:
-    """The usual ending for an encoded picture, recognised by its first bytes; empty where unknown.
-
-    >>> suffix_of(png_bytes(np.zeros((1, 1, 3), np.uint8)))
-    '.png'
-    """
-    known = (
-        (b"\xff\xd8\xff", ".jpg"),
-        (b"\x89PNG", ".png"),
-        (b"GIF8", ".gif"),
-        (b"BM", ".bmp"),
-        (b"II*\0", ".tif"),
-        (b"MM\0*", ".tif"),
-    )
-    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
-        return ".webp"
-    return next((ending for start, ending in known if data.startswith(start)), "")
-
-
 def credits(data: bytes) -> dict[str, str]:
     """Author and copyright notice that the EXIF of an encoded picture names; empty for none."""
     tags = _exif(data)

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image, PngImagePlugin
 
-from counterlens.data.metadata import without_metadata
-from counterlens.images import credits, decode, orientation, suffix_of
+from counterlens.data.metadata import suffix_of, without_metadata
+from counterlens.images import credits, decode, orientation
 
 GPS = 0x8825
 SECRET = b"52 deg 31 min north"

@@ -36,6 +36,25 @@ def without_metadata(data: bytes) -> bytes:
     return png_bytes(pixels)
 
 
+def suffix_of(data: bytes) -> str:
+    """The usual ending for an encoded picture, recognised by its first bytes; empty where unknown.
+
+    >>> suffix_of(png_bytes(np.zeros((1, 1, 3), np.uint8)))
+    '.png'
+    """
+    known = (
+        (b"\xff\xd8\xff", ".jpg"),
+        (b"\x89PNG", ".png"),
+        (b"GIF8", ".gif"),
+        (b"BM", ".bmp"),
+        (b"II*\0", ".tif"),
+        (b"MM\0*", ".tif"),
+    )
+    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
+        return ".webp"
+    return next((ending for start, ending in known if data.startswith(start)), "")
+
+
 def _cut(data: bytes, turned: int) -> bytes:
     if data.startswith(b"\xff\xd8\xff"):
         return _jpeg(data, turned)

@@ -16,9 +16,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from counterlens.data.metadata import without_metadata
+from counterlens.data.metadata import suffix_of, without_metadata
 from counterlens.errors import InputError
-from counterlens.images import suffix_of
 from counterlens.runs import Run, atomic, file_bytes, inside, short_name, write_text
 
 FORMATS = ("folder", "webdataset")

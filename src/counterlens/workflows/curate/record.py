@@ -10,12 +10,13 @@ import torch
 
 from counterlens import metrics
 from counterlens.classifier import Classifier
+from counterlens.data.metadata import suffix_of
 from counterlens.data.provenance import COLUMNS, NOT_STATED
 from counterlens.data.sets import encoded, sample_rows, subset
 from counterlens.errors import InputError
 from counterlens.filters.funnel import Funnel
 from counterlens.filters.screens import Copies
-from counterlens.images import ImageSet, credits, prepared, resize, suffix_of, write_png
+from counterlens.images import ImageSet, credits, prepared, resize, write_png
 from counterlens.runs import Number, Run, atomic, key_part
 from counterlens.screen import lowlevel
 from counterlens.workflows.curate.failure_modes import Probes
