@@ -8,8 +8,9 @@ import json
 import sys
 from typing import Any
 
+from counterlens.data.metadata import suffix_of
 from counterlens.errors import CounterlensError
-from counterlens.images import ImageSet, decode, png_bytes, read, suffix_of, thumbnail
+from counterlens.images import ImageSet, decode, png_bytes, read, thumbnail
 from counterlens.runs import file_bytes
 
 _sets: dict[str, tuple[ImageSet, dict[str, int]]] = {}
