@@ -32,12 +32,13 @@ from torch import nn
 from counterlens.classifier import pick_device
 from counterlens.models.nets import resnets as nets
 from counterlens.workflows.train import recipes
+from counterlens.workflows.train.recipe import Recipe
 
 Shape = tuple[int, int, int, int, int]
 """Channels in and out, side of the input, stride, side of the kernel."""
 
 
-def shapes(settings: dict) -> Counter[Shape]:
+def shapes(recipe: Recipe) -> Counter[Shape]:
     """The convolutions of a network, and how often each kind is there."""
     found: Counter[Shape] = Counter()
 
@@ -46,12 +47,12 @@ def shapes(settings: dict) -> Counter[Shape]:
         sides = (inputs[0].shape[2], conv.stride[0], conv.kernel_size[0])
         found[(conv.in_channels, conv.out_channels, *sides)] += 1
 
-    net = nets.build(settings["architecture"], 10).eval()
+    net = nets.build(recipe.architecture, 10).eval()
     for part in net.modules():
         if isinstance(part, nn.Conv2d):
             part.register_forward_hook(note)
     with torch.no_grad():
-        net(torch.zeros(1, 3, settings["size"], settings["size"]))
+        net(torch.zeros(1, 3, recipe.size, recipe.size))
     return found
 
 
@@ -97,15 +98,15 @@ def measure(shape: Shape, batch: int, device: torch.device) -> tuple[float, list
 
 def main() -> None:
     """Print each convolution of a recipe's network, then what an update needs for all."""
-    recipe, *changes = sys.argv[1:] or ["cifar10-ratio-0.25"]
-    settings = recipes.load(recipe, changes)
+    name, *changes = sys.argv[1:] or ["cifar10-ratio-0.25"]
+    recipe = recipes.load(name, changes)
     device = pick_device()
     torch.backends.cudnn.benchmark = device.type == "cuda"
-    batch = settings["batch"] + (settings["out_batch"] or settings["batch"])
-    counts = settings["near"]["steps"]
-    steps = max(counts) if isinstance(counts, list) else counts
+    batch = recipe.batch + (recipe.out_batch or recipe.batch)
+    counts = recipe.near.steps
+    steps = max(counts) if isinstance(counts, tuple) else counts
     total = 0.0
-    for shape, count in shapes(settings).items():
+    for shape, count in shapes(recipe).items():
         work, times = measure(shape, batch, device)
         passes = (steps + 2, steps + 1, 1)
         total += count * sum(n * ms for n, ms in zip(passes, times, strict=True))

@@ -46,30 +46,31 @@ from counterlens.fit import Trainable, fit
 from counterlens.models.nets import resnets as nets
 from counterlens.types import Preprocess
 from counterlens.workflows.train import recipes
-from counterlens.workflows.train.plan import Work, attack, bind, make_plan, matrix_rate
+from counterlens.workflows.train.plan import Attacks, Work, attack, bind, make_plan, matrix_rate
+from counterlens.workflows.train.recipe import Recipe
 
 UPDATES = 60
 
 
-def measure(settings: dict, device: torch.device) -> dict[str, float]:
+def measure(recipe: Recipe, device: torch.device) -> dict[str, float]:
     """Seconds per update after warm-up, and the rate that makes."""
-    size = settings["size"]
+    size = recipe.size
     net = Classifier(
-        nets.build(settings["architecture"], 10),
+        nets.build(recipe.architecture, 10),
         [str(i) for i in range(10)],
-        settings["mean"],
-        settings["std"],
+        recipe.mean,
+        recipe.std,
         preprocess=Preprocess((size, size)),
     ).to(device, memory_format=torch.channels_last)
     cuda = device.type == "cuda"
     torch.backends.cudnn.benchmark = cuda
     generator = torch.Generator(device)
-    near, far = attack(settings["near"], 1, ()), attack(settings["far"], 1, ())
-    shape = (settings["batch"], 3, size, size)
+    both = Attacks(attack(recipe.near, 1, ()), attack(recipe.far, 1, ()))
+    shape = (recipe.batch, 3, size, size)
     batch = {
         "x": torch.rand(shape, device=device),
         "y": torch.randint(10, shape[:1], device=device),
-        "out": torch.rand(settings["out_batch"] or shape[0], *shape[1:], device=device),
+        "out": torch.rand(recipe.out_batch or shape[0], *shape[1:], device=device),
     }
     times: list[float] = []
 
@@ -82,17 +83,17 @@ def measure(settings: dict, device: torch.device) -> dict[str, float]:
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9, nesterov=True)
     with tempfile.TemporaryDirectory() as folder:
         fit(
-            Trainable(net, bind(settings, near, far, generator), optimizer),
+            Trainable(net, bind(recipe, both, generator), optimizer),
             batches,
-            plan=make_plan(settings, UPDATES, UPDATES, 0, cuda, None),
+            plan=make_plan(recipe, UPDATES, UPDATES, seed=0, cuda=cuda),
             folder=Path(folder),
             generator=generator,
         )
     seconds = (times[-1] - times[UPDATES // 2]) / (UPDATES - 1 - UPDATES // 2)
     last = UPDATES - 1
-    work = Work(nets.flops(net, (3, size, size)), settings, near, far)(last)
+    work = Work(nets.flops(net, (3, size, size)), recipe, both)(last)
     row = {
-        "steps": near.steps(last),
+        "steps": both.near.steps(last),
         "ms": 1e3 * seconds,
         "tflop": work / 1e12,
         "tflops": work / seconds / 1e12,

@@ -1,4 +1,4 @@
-"""A second look at the masks of trained CGNs: other masks, a reader trained anew.
+"""A second look at the masks of trained CGNs: other masks, a classifier trained anew.
 
 Result: results/cgn_study.json (…/looks, H200), docs/papers/cgn2021.md.
 Run: python benchmarks/cgn_study.py look --mnist known:mnist@mnist.npz --runs RUNS
@@ -18,7 +18,7 @@ from counterlens.data.made.mnist_variants import variant
 from counterlens.generators.cgn import model as cgn
 from counterlens.generators.cgn.model import CGN
 from counterlens.losses.cgn import level_of
-from counterlens.workflows.cgn.masks import examine, reads, train_reader
+from counterlens.workflows.cgn.masks import accuracy, examine, train_digit_classifier
 
 DRAWS = 3
 
@@ -31,18 +31,21 @@ def look(given: argparse.Namespace) -> None:
         data = variant(which, "train", digits, textures=given.textures)
         gains = level_of(data.pixels(), data.labels).gain.tolist()
         print(f"{which}: contrast to be raised by {[round(gain, 2) for gain in gains]}", flush=True)
-    reader = train_reader(
-        digits[0], folder=given.runs / "look-reader", device=device, say=lambda line: None,
-        updates=given.reader_updates, graph=device.type == "cuda",
+    classifier = train_digit_classifier(
+        digits[0], folder=given.runs / "look-classifier", device=device, log=lambda line: None,
+        updates=given.digit_classifier_updates, graph=device.type == "cuda",
     )  # fmt: skip
-    print(f"the reader reads {reads(reader, digits[1]).value:.1%} of real digits", flush=True)
+    print(
+        f"the classifier reads {accuracy(classifier, digits[1]).value:.1%} of real digits",
+        flush=True,
+    )
     found: dict[str, list[dict[str, object]]] = {}
     for folder in sorted(given.runs.glob("*-*/seed-*")):
         net, _ = cgn.load(folder)
         if not isinstance(net, CGN):
             continue
         for draw in range(DRAWS):
-            health = examine(net.to(device), reader, count=given.masks, seed=draw)
+            health = examine(net.to(device), classifier, count=given.masks, seed=draw)
             read = [round(value, 3) for value in health.read[0].tolist()]
             row = {
                 "seed": int(folder.name.removeprefix("seed-")), "masks": draw,

@@ -12,7 +12,7 @@ the style of real pictures as if it were not kept. On a CPU: one network of each
 import argparse
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -23,7 +23,7 @@ from counterlens.fit import Plan, Trainable, fit
 from counterlens.generators.cgn.stacked import arrange
 from counterlens.models.nets import vgg
 from counterlens.models.nets.digit_net import DigitNet
-from counterlens.workflows.cgn import networks as players
+from counterlens.workflows.cgn import networks
 from counterlens.workflows.cgn.settings import defaults
 from counterlens.workflows.cgn.stack import Shuffled, nll_terms
 
@@ -89,8 +89,8 @@ def speed(given: argparse.Namespace) -> None:
 def timed(case: Case, full: vgg.VGG16, device: torch.device, steps: int) -> tuple[float, float]:
     """Milliseconds and floating-point operations of an update."""
     kind = "gan" if case.kind == "gan" else "cgn"
-    settings = defaults(case.which, kind) | {"form": case.form, "precision": case.precision}
-    fixed, ours = players.dtypes(settings, device)
+    settings = replace(defaults(case.which, kind), form=case.form, precision=case.precision)
+    fixed, ours = networks.dtypes(settings, device)
     generator = torch.Generator(device).manual_seed(0)
     x = torch.randint(256, (PICTURES, 3, 32, 32), device=device, generator=generator)
     x, y = x.to(torch.uint8), torch.arange(PICTURES, device=device) % 10
@@ -104,16 +104,16 @@ def timed(case: Case, full: vgg.VGG16, device: torch.device, steps: int) -> tupl
             net = DigitNet(stack=stack).to(device)
             arrange(net, case.form)
             return [Trainable(net, nll_terms, torch.optim.Adadelta(net.parameters(), lr=1.0))]
-        pair = players.nets(kind, settings, range(stack), x, ours)
+        pair = networks.nets(kind, settings, range(stack), x, ours)
         used = features if kind == "cgn" else None
-        known = players.known_grams(x, settings, used)
-        return players.team(kind, settings, *pair, used, known=known)
+        known = networks.known_grams(x, settings, used)
+        return networks.trainables(kind, settings, *pair, used, known=known)
 
-    batch = 64 if case.kind == "classifier" else settings["batch"]
+    batch = 64 if case.kind == "classifier" else settings.batch
 
     def drawn(stack: int):
         order = Shuffled(PICTURES, batch, stack, 0, device)
-        make = players.batches(x, y, settings, order, generator)
+        make = networks.batches(x, y, settings, order, generator)
         if case.kind != "classifier":
             return lambda step: make(step % order.per_epoch)
 

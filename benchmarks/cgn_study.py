@@ -220,7 +220,7 @@ def asked() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=9.0)
     parser.add_argument("--steps", type=int, default=200, help="timed updates of a speed case")
     parser.add_argument("--masks", type=int, default=500, help="of each digit, in a look")
-    parser.add_argument("--reader-updates", type=int, default=9000, help="of a look's reader")
+    parser.add_argument("--digit-classifier-updates", type=int, default=9000, help="of a look")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--set", action="append", default=[], dest="changes", metavar="KEY=VALUE")
     parser.add_argument("--gan-set", action="append", default=[], dest="gan_changes", metavar="K=V")

@@ -41,7 +41,7 @@ model's, the training's or the audit's. Several audits of one NAME are put toget
 from the one of the most images; with FILE.npz of the same NAME and weights they replace what they
 measured anew. FOLDER has SET.npz of zoo_doubled.py. `--keep` writes DIR/NAME.npz for every model
 that came as audits: all that is compared here, in a file that can stand for them. `--table` writes
-the pairs for the report of `counterlens reproduce ratio-table1`. Needs neither weights nor data.
+the pairs for the report of `counterlens reproduce table ratio-table1`. Needs no weights, no data.
 """
 
 import argparse

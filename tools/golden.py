@@ -40,7 +40,10 @@ from typing import Any
 
 PLAIN, RATIO = "zoo:cifar10-plain-small", "zoo:cifar10-ratio-small"
 DIGITS = "--mnist pack:inputs/mnist-train.npz,pack:inputs/mnist.npz"
-CGN = "--set epochs=1 --set width=4 --set critic_width=8 --set examined=2 --set reader_updates=1"
+CGN = (
+    "--set epochs=1 --set width=4 --set critic_width=8 --set examined=2 "
+    "--set digit_classifier_updates=1"
+)
 NET = (
     "--data pack:inputs/train.npz --out-data sample:textures --cache cache --set size=16 "
     "--set architecture.widths=[4,4,4,4] --set epochs=2 --set batch=20 --set out_batch=20 "
@@ -61,6 +64,7 @@ PAINTER = (
     "--set samples=10 --set side=16 --set vae.steps=4 --set vae.batch=8 --set vae.warmup=1 "
     "--set unet.steps=4 --set unet.batch=8 --set unet.warmup=1"
 )
+OUTSIDE = ("figure5", "figure7")
 PHOTO = "inputs/photo.png"
 TINY = "train-plain/run/model sample:cifar10 --attack-points 8 --limit 60 --batch 30 --anyway"
 
@@ -210,26 +214,26 @@ COMMANDS: dict[str, str] = {
     "cgn-train-gan": f"counterlens cgn train double-coloured --kind gan {DIGITS} --seeds 0 {CGN} "
     "{to} --device cpu -q",
     "cgn-import": "counterlens cgn import inputs/reference-cgn.pth --dataset wildlife {to} -q",
-    "cgn-show-import": "counterlens cgn show cgn-import/run/seed-0 --count 1 {run}",
+    "cgn-show-import": "counterlens cgn show cgn-import/run/seed-0 --sheets 1 {run}",
     "cgn-generate": "counterlens cgn generate zoo:coloured-mnist-cgn --count 200 --ratio 2 {run}",
-    "cgn-show": "counterlens cgn show zoo:wildlife-mnist-cgn --count 1 {run}",
+    "cgn-show": "counterlens cgn show zoo:wildlife-mnist-cgn --sheets 1 {run}",
     "cgn-evaluate": "counterlens cgn evaluate double-coloured --cgn cgn-train/run "
     f"--gan cgn-train-gan/run {DIGITS} --count 100 --epochs 1 --seen 10 --tsne 20 {{run}}",
     "cgn-ablation": f"counterlens cgn evaluate double-coloured --cgn cgn-train/run {DIGITS} "
     "--sizes 200,400 --ratios 1,2 --epochs 1 --seen 10 {run}",
     # papers
-    "reproduce-table": "counterlens reproduce ratio-table1 {run}",
-    "reproduce-table-rerun": "counterlens reproduce ratio-table1 --rerun cifar10-plain-small "
+    "reproduce-table": "counterlens reproduce table ratio-table1 {run}",
+    "reproduce-table-rerun": "counterlens reproduce table ratio-table1 --rerun cifar10-plain-small "
     "--data pack:inputs/test.npz --ood noise:smooth --calibrate pack:inputs/train.npz --points 1 "
     "{run}",
     **{
-        f"reproduce-ratio-{name}": f"counterlens reproduce ratio-{name} "
-        "--data sample:cifar10#0:120 --ood noise:smooth --count 2 --steps 3 --radius 0.5 "
-        "--radius 1.0 {run}"
+        f"reproduce-ratio-{name}": f"counterlens reproduce figure ratio-{name} "
+        f"--data sample:cifar10#0:120 {'--ood noise:smooth' * (name in OUTSIDE)} --shown 2 "
+        "--steps 3 --radius 0.5 --radius 1.0 {run}"
         for name in ("figure1", "figure2", "figure5", "figure7", "figure13")
     },
-    "reproduce-digin-figure13": f"counterlens reproduce digin-figure13 --model {PLAIN} --count 1 "
-    "{run}",
+    "reproduce-digin-figure13": f"counterlens reproduce figure digin-figure13 --model {PLAIN} "
+    "--shown 1 {run}",
     # what is refused
     "refused-model": "counterlens audit zoo:nothing sample:cifar10 {run}",
     "refused-option": f"counterlens explain {PLAIN} {PHOTO} --worst 2 {{run}}",

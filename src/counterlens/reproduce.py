@@ -15,7 +15,7 @@ from counterlens.lazy import lazily
 
 if TYPE_CHECKING:
     from counterlens.workflows.reproduce.digin_figure13 import figure13
-    from counterlens.workflows.reproduce.figures import reproduce as figure
+    from counterlens.workflows.reproduce.figures import figure
     from counterlens.workflows.reproduce.table1 import table1
 
 __all__ = ["figure", "figure13", "table1"]
@@ -23,7 +23,7 @@ __all__ = ["figure", "figure13", "table1"]
 __getattr__, __dir__ = lazily(
     "counterlens.reproduce",
     {
-        "figure": "workflows.reproduce.figures:reproduce",
+        "figure": "workflows.reproduce.figures",
         "figure13": "workflows.reproduce.digin_figure13",
         "table1": "workflows.reproduce.table1",
     },

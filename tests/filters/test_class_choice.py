@@ -97,7 +97,9 @@ def test_the_list_can_be_edited_and_given_back(tmp_path) -> None:
         "# frog   (rare, 1 images)",
     ]
     path.write_text(path.read_text(encoding="utf-8").replace("dog\n", ""), encoding="utf-8")
-    result = adversarial(pool, filters=[model], classes=str(path), out=tmp_path / "b", quiet=True)
+    result = adversarial(
+        pool, filters=[model], label_space=str(path), out=tmp_path / "b", quiet=True
+    )
     assert "the 2 classes of classes.txt" in result.manifest["protocol"]
     remaining = {row["stage"]: row["kept"] for row in result.table("funnel")}
     assert remaining["known class"] == 11

@@ -20,7 +20,14 @@ from counterlens.models import load
 from counterlens.models.nets.vgg import LAYERS
 from journeys.command import Command
 
-TINY = ("epochs=1", "width=4", "critic_width=8", "examined=2", "reader_updates=1", "attempts=2")
+TINY = (
+    "epochs=1",
+    "width=4",
+    "critic_width=8",
+    "examined=2",
+    "digit_classifier_updates=1",
+    "attempts=2",
+)
 
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -165,7 +172,7 @@ def test_what_does_not_fit_is_refused_in_one_line(
     cgn.save(Path("other/seed-0"), net, {**card, "set": "coloured", "training": {"intact": 10}})
     cases = [
         (["cgn", "train", "grey"], "no set 'grey', expected one of coloured"),
-        (["cgn", "train", "coloured", "--kind", "vae"], "expected cgn or gan"),
+        (["cgn", "train", "coloured", "--kind", "vae"], "expected one of cgn, gan"),
         (["cgn", "train", "coloured", "--mnist", "known:mnist@nowhere"], "mnist"),
         (["cgn", "train", "coloured", "--mnist", mnist, "--vgg", "no.pth"], "--vgg FILE"),
         (["cgn", "train", "coloured", "--seeds", "a"], "expected numbers such as"),

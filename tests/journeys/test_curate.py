@@ -229,7 +229,7 @@ def test_folders_nobody_may_list_are_set_aside(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["--per", "image"], "--per is 'image', expected crop or mean"),
+        (["--per", "image"], "per is 'image', expected one of crop, mean"),
         (["--on", "mars"], "--on is 'mars', expected here, ray"),
         (["--classes", "nothing.txt"], "expected pool, all, a space"),
         (["--alias", "car"], "expected NAME=CLASS"),

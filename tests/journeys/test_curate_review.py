@@ -350,7 +350,10 @@ def test_families_are_told_by_name_or_by_a_card():
     ("arguments", "expected"),
     [
         (["freeze", "RUN", "--out", "set"], "nobody has reviewed"),
-        (["freeze", "RUN", "--out", "set", "--format", "zip"], "expected folder or webdataset"),
+        (
+            ["freeze", "RUN", "--out", "set", "--format", "zip"],
+            "form is 'zip', expected one of folder, webdataset",
+        ),
         (["freeze", "nowhere", "--out", "set"], "is no run folder"),
         (["review", "RUN"], "--reviewer NAME"),
         (["review", "RUN", "--take", "absent.jsonl"], "does not exist"),

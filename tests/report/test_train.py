@@ -70,7 +70,7 @@ def test_a_resumed_training_keeps_the_warnings_of_its_first_part():
     class Sets:
         classes = ("a", "b", "c", "d")
 
-    judge = Health(Sets(), attack, None, (Ball("l2", 0.5), 1), 10, 1, 100, say=lambda line: None)
+    judge = Health(Sets(), attack, None, (Ball("l2", 0.5), 1), 10, 1, 100, log=lambda line: None)
     told = judge.review(ROWS)
     assert [line.split(":")[0] for line in told] == ["epoch 2", "epoch 3"]
     assert "too weak" in told[0] and "overfits" in told[1]

@@ -14,6 +14,7 @@ from torch.utils.flop_counter import flop_registry
 
 from counterlens.models.nets import resnets as nets
 from counterlens.workflows.train import recipes
+from counterlens.workflows.train.recipe import Recipe
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 update = importlib.import_module("bench_ratio_update")
@@ -35,7 +36,7 @@ class Counter(TorchDispatchMode):
         return out
 
 
-def counted(settings: dict, updates: int, monkeypatch) -> tuple[float, dict[str, float]]:
+def counted(settings: Recipe, updates: int, monkeypatch) -> tuple[float, dict[str, float]]:
     monkeypatch.setattr(update, "UPDATES", updates)
     with Counter() as counter:
         row = update.measure(settings, CPU)
@@ -56,6 +57,6 @@ def test_the_floor_knows_every_convolution_of_the_network(one_thread):
     settings = recipes.load("cifar10-ratio-0.25", [WIDTHS])
     kinds = floor.shapes(settings)
     work = sum(count * floor.measure(shape, 1, CPU)[0] for shape, count in kinds.items())
-    net = nets.build(settings["architecture"], 10)
+    net = nets.build(settings.architecture, 10)
     linear = 2 * net.linear.weight.numel()
     assert 1e9 * work + linear == pytest.approx(nets.flops(net, (3, 32, 32)))

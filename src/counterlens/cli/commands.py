@@ -139,11 +139,11 @@ def _parameter(name: str, annotation: Any, one: Field[Any]) -> inspect.Parameter
     declared = typer.Option(
         *flags, help=text, metavar=facts["unit"], rich_help_panel=facts["group"]
     )
-    default: Any = inspect.Parameter.empty if one.default is MISSING else one.default
+    default: Any = list(one.default) if isinstance(one.default, tuple) else one.default
     return inspect.Parameter(
         name,
         inspect.Parameter.KEYWORD_ONLY,
-        default=list(default) if several else default,
+        default=inspect.Parameter.empty if default is MISSING else default,
         annotation=Annotated[kind, declared],
     )
 

@@ -1,123 +1,94 @@
-"""Commands that make a paper's results again: reproduce."""
+"""Commands that compute a paper's results again: reproduce figure, reproduce table."""
 
-from typing import Annotated
+from typing import Any
 
 import typer
 
-from counterlens.cli.options import (
-    Device,
-    Json,
-    Out,
-    Quiet,
-    Resume,
-    Seed,
-    app,
-    finish,
-    refuse_unused,
+from counterlens.cli.commands import command
+from counterlens.cli.options import app, finish
+from counterlens.workflows.reproduce.options import (
+    FigureOptions,
+    GradientFigureOptions,
+    OodFigureOptions,
+    Table1Options,
 )
 
+reproduce = typer.Typer(
+    name="reproduce",
+    help="Figures and tables of the papers, with the shipped models; without a name, their list.",
+    rich_markup_mode=None,
+)
+figures = typer.Typer(
+    name="reproduce figure",
+    help="Draw a figure of a paper again.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+tables = typer.Typer(
+    name="reproduce table",
+    help="Put a table of a paper beside ours.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+app.add_typer(reproduce)
+reproduce.add_typer(figures, name="figure")
+reproduce.add_typer(tables, name="table")
 
-@app.command()
-def reproduce(
-    context: typer.Context,
-    name: Annotated[
-        str,
-        typer.Argument(
-            help="ratio-table1; ratio-figure1, -figure2, -figure5, -figure7, -figure13; "
-            "digin-figure13."
-        ),
-    ],
-    model: Annotated[
-        list[str], typer.Option(help="Models to compare, plain first. May be repeated.")
-    ] = ["zoo:cifar10-plain-small", "zoo:cifar10-ratio-small"],
-    data: Annotated[str, typer.Option(help="Test images of their classes.")] = "sample:cifar10",
-    ood: Annotated[
-        list[str], typer.Option(help="Images of other things. May be repeated for a table.")
-    ] = [],
-    count: Annotated[int, typer.Option(help="How many images to show.")] = 4,
-    steps: Annotated[int, typer.Option(help="Steps of the search.")] = 500,
-    radius: Annotated[list[float], typer.Option(help="l2 budget. May be repeated.")] = [],
-    masks: Annotated[
-        str | None,
-        typer.Option(help="For digin-figure13: folder of masks. Default: the set's own, or drawn."),
-    ] = None,
-    generator: Annotated[
-        str | None, typer.Option(help="For drawn pictures. Default: the shipped generator.")
-    ] = None,
-    rerun: Annotated[
-        str | None,
-        typer.Option(metavar="NAME[=MODEL]", help="Row of a table to audit again, by its recipe."),
-    ] = None,
-    calibrate: Annotated[
-        str, typer.Option(help="Images to fit the temperature of that row on.")
-    ] = "sample:cifar10-calibration",
-    points: Annotated[
-        int | None, typer.Option(help="Images of that row to attack. Default: as its card says.")
-    ] = None,
-    out: Out = None,
-    resume: Resume = False,
-    seed: Seed = 0,
-    device: Device = "auto",
-    as_json: Json = False,
-    quiet: Quiet = False,
-) -> None:
-    """Regenerate a figure or a table of a paper with the shipped models."""
-    if name == "ratio-table1":
-        rows = () if rerun else ("data", "ood", "calibrate", "points")
-        unused = ("model", "count", "steps", "radius", "masks", "generator", "resume", *rows)
-        refuse_unused(context, f"{name}{'' if rerun else ' without --rerun'}", *unused)
+RATIO_FIGURES: dict[str, tuple[type[Any], str]] = {
+    "ratio-figure1": (FigureOptions, "A plain model: sure of any class, with only noise to see."),
+    "ratio-figure2": (FigureOptions, "Mistakes, towards the truth and towards the mistake."),
+    "ratio-figure5": (OodFigureOptions, "Confidence against radius, inside and outside."),
+    "ratio-figure7": (OodFigureOptions, "Images of anything else, towards the class answered."),
+    "ratio-figure13": (FigureOptions, "A random panel of mistakes, towards the truth."),
+}
+
+
+@reproduce.callback(invoke_without_command=True)
+def overview(context: typer.Context) -> None:
+    """Figures and tables of the papers, with the shipped models; without a name, their list."""
+    if context.invoked_subcommand is not None:
+        return
+    for name, (_, about) in RATIO_FIGURES.items():
+        print(f"figure {name:16} RATIO: {about}")
+    print(f"figure {'digin-figure13':16} DiG-IN: {gradients.__doc__}")
+    print(f"table  {'ratio-table1':16} RATIO: {table1.__doc__}")
+
+
+def _register(name: str, kind: type[Any], about: str) -> None:
+    """One figure of the RATIO paper as a command with the options that it uses."""
+
+    def draw(options: Any) -> None:
+        from counterlens.workflows.reproduce.figures import figure
+
+        result = figure(name, options=OodFigureOptions(**vars(options)))
+        finish(result, as_json=options.json, quiet=options.quiet)
+
+    draw.__annotations__["options"] = kind
+    draw.__doc__ = about
+    command(figures, kind, name=name, example="--shown 3 --steps 100")(draw)
+
+
+for _name, (_kind, _about) in RATIO_FIGURES.items():
+    _register(_name, _kind, _about)
+
+
+@command(figures, GradientFigureOptions, name="digin-figure13", example="--shown 4")
+def gradients(options: GradientFigureOptions) -> None:
+    """Does the gradient lie on the object? Without help, with cut-outs, with noise."""
+    from counterlens.workflows.reproduce.digin_figure13 import figure13
+
+    result = figure13(options=options)
+    finish(result, as_json=options.json, quiet=options.quiet)
+
+
+@command(tables, Table1Options, name="ratio-table1", example="--rerun cifar10-ratio-small")
+def table1(options: Table1Options) -> None:
+    """The paper's Table 1 beside ours, from stored audits; a row can be audited again."""
+    from counterlens.workflows.reproduce.table1 import table1 as run_table1
+
+    result = run_table1(options=options)
+    if not options.quiet:
         from counterlens.cli.show.tables import show_table1
-        from counterlens.workflows.reproduce.table1 import table1
 
-        run = table1(
-            rerun=rerun,
-            data=data,
-            ood=ood,
-            calibrate=calibrate,
-            points=points,
-            out=out,
-            seed=seed,
-            device=device,
-            quiet=quiet,
-        )
-        if not quiet:
-            show_table1(*(run.table(t) for t in ("table1", "table1_rows", "differences")))
-        finish(run, as_json=as_json, quiet=True)
-        return
-    refuse_unused(context, name, "rerun", "calibrate", "points")
-    if name == "digin-figure13":
-        refuse_unused(context, name, "ood", "steps", "radius")
-        from counterlens.workflows.reproduce.digin_figure13 import figure13
-
-        shown = figure13(
-            model[0],
-            data=data,
-            masks=masks,
-            generator=generator,
-            count=count,
-            out=out,
-            resume=resume,
-            seed=seed,
-            device=device,
-            quiet=quiet,
-        )
-        finish(shown.run, as_json=as_json, quiet=quiet)
-        return
-    refuse_unused(context, name, "masks", "generator")
-    from counterlens.workflows.reproduce.figures import reproduce as run_reproduce
-
-    made = run_reproduce(
-        name,
-        model=model,
-        data=data,
-        ood=ood[0] if ood else "sample:textures",
-        count=count,
-        steps=steps,
-        radius=radius,
-        out=out,
-        resume=resume,
-        seed=seed,
-        device=device,
-        quiet=quiet,
-    )
-    finish(made.run, as_json=as_json, quiet=quiet)
+        show_table1(*(result.table(t) for t in ("table1", "table1_rows", "differences")))
+    finish(result, as_json=options.json, quiet=True)

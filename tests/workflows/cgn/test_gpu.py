@@ -18,7 +18,7 @@ from counterlens.workflows.cgn.train import train_cgn
 def test_a_captured_update_is_the_update(tmp_path: Path, kind: str):
     rows = []
     for graph in ("false", "true"):
-        changes = ["epochs=2", "batch=100", "width=8", "reader_updates=5", "attempts=1"]
+        changes = ["epochs=2", "batch=100", "width=8", "digit_classifier_updates=5", "attempts=1"]
         changes += ["style=[0,0,0,0]", f"graph={graph}"]
         out = tmp_path / f"{kind}-{graph}"
         run = train_cgn(

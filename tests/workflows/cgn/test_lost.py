@@ -14,7 +14,7 @@ from counterlens.workflows.cgn import train as cgn_train
 from counterlens.workflows.cgn.train import train_cgn
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-TINY = ["width=4", "critic_width=8", "style=[0,0,0,0]", "reader_updates=2", "examined=2"]
+TINY = ["width=4", "critic_width=8", "style=[0,0,0,0]", "digit_classifier_updates=2", "examined=2"]
 TINY += ["batch=20", "attempts=1"]
 
 

@@ -4,6 +4,7 @@ Oracles: real pictures sent through VGG-16 each time; critics that see real and 
 """
 
 import itertools
+from dataclasses import replace
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from counterlens.generators.cgn import model as cgn
 from counterlens.generators.cgn.model import CGN
 from counterlens.losses.cgn import Game
 from counterlens.models.nets.vgg import VGG16
-from counterlens.workflows.cgn import networks as players
+from counterlens.workflows.cgn import networks
 from counterlens.workflows.cgn.settings import defaults
 from counterlens.workflows.cgn.stack import Shuffled
 
@@ -35,22 +36,22 @@ def slopes(terms: dict[str, Tensor], net: nn.Module) -> list[Tensor]:
 
 
 def drawn(kind: str, which: str, rng: torch.Generator) -> tuple[dict[str, object], Tensor, dict]:
-    settings = defaults(which, kind) | {"width": 4, "critic_width": 8, "form": "matmul"}
+    settings = replace(defaults(which, kind), width=4, critic_width=8, form="matmul")
     x = torch.randint(256, (40, 3, 32, 32), generator=rng).to(torch.uint8)
     order = Shuffled(40, 8, 2, 0, x.device)
-    batch = players.batches(x, torch.arange(40) % 10, settings, order, rng)(0)
+    batch = networks.batches(x, torch.arange(40) % 10, settings, order, rng)(0)
     return settings, x, batch
 
 
 def test_kept_gram_matrices_are_those_of_the_batch(rng):
     settings, x, batch = drawn("cgn", "coloured", rng)
     features = narrow_vgg(rng)
-    assert players.known_grams(x, settings, features) is None  # by itself only on a GPU
-    known = players.known_grams(x, settings | {"keep_grams": True}, features)
-    net, critic = players.nets("cgn", settings, (0, 1), x)
+    assert networks.known_grams(x, settings, features) is None  # by itself only on a GPU
+    known = networks.known_grams(x, replace(settings, keep_grams=True), features)
+    net, critic = networks.nets("cgn", settings, (0, 1), x)
     found = []
     for kept in (None, known):
-        game = Game(critic, features, tuple(settings["style"]), 0.1, 1.0, known=kept)
+        game = Game(critic, features, settings.style, 0.1, 1.0, known=kept)
         found.append(slopes(game.generator_terms(net, batch, 0), net))
     for one, other in zip(*found, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-6)

@@ -109,7 +109,7 @@ def test_an_import_is_opened_by_the_other_commands(tmp_path: Path, reference):
     assert run.done and (run.folder / "report.html").is_file()
     folder = str(run.folder / "seed-1")
     assert generate(folder, count=100, out=tmp_path / "made", device="cpu", quiet=True).done
-    assert show(folder, count=1, out=tmp_path / "show", device="cpu", quiet=True).done
+    assert show(folder, sheets=1, out=tmp_path / "show", device="cpu", quiet=True).done
 
 
 def test_classifiers_are_trained_on_an_imports_images(tmp_path: Path, reference, capsys):

@@ -3,6 +3,8 @@
 Oracles: the draws of a batch and the rates of a schedule, written out again.
 """
 
+from dataclasses import replace
+
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -11,14 +13,15 @@ from counterlens import zoo
 from counterlens.errors import InputError
 from counterlens.generators.cgn.model import NOISE, PLACES
 from counterlens.runs import read_json
-from counterlens.workflows.cgn import networks as players
+from counterlens.workflows._shared.settings import as_dict
+from counterlens.workflows.cgn import networks
 from counterlens.workflows.cgn import train as cgn_train
 from counterlens.workflows.cgn.settings import PAPERS, SETS, defaults
 from counterlens.workflows.cgn.stack import Shuffled
 from counterlens.workflows.cgn.train import train_cgn
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-TINY = ["width=4", "critic_width=8", "style=[0,0,0,0]", "reader_updates=2", "examined=2"]
+TINY = ["width=4", "critic_width=8", "style=[0,0,0,0]", "digit_classifier_updates=2", "examined=2"]
 TINY += ["batch=20", "attempts=1"]
 
 
@@ -26,9 +29,9 @@ def test_an_update_draws_pictures_noise_and_classes_as_written_out():
     b, s, count, step = 50, 3, 5000, 107  # of the second epoch
     x = torch.arange(count).remainder(256).to(torch.uint8).view(-1, 1, 1, 1).expand(-1, 3, 32, 32)
     y = torch.arange(count).remainder(11).clamp_max(9)
-    settings = defaults("coloured", "cgn") | {"critic_width": 8}
+    settings = replace(defaults("coloured", "cgn"), critic_width=8)
     order, generator = Shuffled(count, b, s, 0, x.device), torch.Generator().manual_seed(step)
-    found = players.batches(x, y, settings, order, generator)(step)
+    found = networks.batches(x, y, settings, order, generator)(step)
     generator = torch.Generator().manual_seed(step)
     uniform = torch.rand(b, s, 2 * PLACES + 1, generator=generator)
     keep = torch.rand(6, b, s, 8, generator=generator) < 0.6
@@ -49,19 +52,24 @@ def test_an_update_draws_pictures_noise_and_classes_as_written_out():
 def test_a_gan_and_the_papers_way_have_nothing_of_ours(which):
     """The papers' code: constant rate, last weights, a critic that sees pictures as they are."""
     ours, gan = defaults(which, "cgn"), defaults(which, "gan")
-    assert ours["average"] == 0.999 and ours["edge"] == 1 and ours["border_start"]
-    assert set(PAPERS) <= set(ours)
+    assert ours.average == 0.999 and ours.edge == 1 and ours.border_start
+    assert set(PAPERS) <= set(as_dict(ours))
     for key in ("average", "hold", "level", "attempts"):
-        assert gan[key] == PAPERS[key] == {"average": 0, "hold": 1, "level": 0, "attempts": 1}[key]
+        assert (
+            getattr(gan, key)
+            == PAPERS[key]
+            == {"average": 0, "hold": 1, "level": 0, "attempts": 1}[key]
+        )
 
 
 @pytest.mark.parametrize("which", SETS)
 def test_the_defaults_are_what_the_shipped_networks_were_trained_with(which):
     recipe = read_json(zoo.cgn(f"{which}-mnist-cgn") / "card.json")["recipe"]
     before = {"hold": 1.0, "level": False}  # what a card says that is older than the setting
-    running = {"attempts", "stack", "graph", "form", "precision", "keep_grams", "together"}
+    running = {"attempts", "stack", "graph", "form", "precision", "keep_grams"}
+    running |= {"first_attempts", "digit_classifier_updates"}
     running |= {"minutes", "keep_every"}  # how it was computed, not what
-    for key, value in defaults(which, "cgn").items():
+    for key, value in as_dict(defaults(which, "cgn")).items():
         if key not in running:
             assert recipe.get(key, before.get(key)) == value, key
 
@@ -70,7 +78,8 @@ def test_the_defaults_are_what_the_shipped_networks_were_trained_with(which):
     ("changes", "said"),
     [
         (["hold=1.5"], "hold is 1.5, expected the share"),
-        (["level=2"], "level is 2, expected true or false"),
+        (["level=2"], "--set sets level to 2, expected true or false"),
+        (["epochs=many"], "--set sets epochs to 'many', expected a whole number"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(changes, said, tmp_path):

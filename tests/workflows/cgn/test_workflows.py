@@ -122,7 +122,7 @@ def test_stacked_classifiers_learn_each_from_its_own_pictures(tmp_path: Path):
     pool = Pool(torch.cat([x, x]), torch.cat([y, 1 - y]))  # the second half says the contrary
     arms = [torch.arange(64), torch.arange(64, 128)]
     net = train_stack(
-        pool, arms, [0, 1], epochs=10, folder=tmp_path, say=print, batch=16, quick=True
+        pool, arms, [0, 1], epochs=10, folder=tmp_path, log=print, batch=16, quick=True
     )
     said = answers(net, x)
     assert torch.equal(said[:, 0], y) and torch.equal(said[:, 1], 1 - y)
@@ -131,7 +131,7 @@ def test_stacked_classifiers_learn_each_from_its_own_pictures(tmp_path: Path):
     both, alone = overlap(single(net, 0), open_test(split, torch.device("cpu")), count=6)
     assert len(both) == len(alone) == 6 and (alone <= 1).all()
     with pytest.raises(InputError, match="equally many"):
-        train_stack(pool, [arms[0], arms[1][:9]], [0, 1], epochs=1, folder=tmp_path, say=print)
+        train_stack(pool, [arms[0], arms[1][:9]], [0, 1], epochs=1, folder=tmp_path, log=print)
 
 
 def test_sizes_follow_the_number_of_masks():

@@ -84,8 +84,8 @@ def test_a_set_with_masks_gives_the_figure(model, tmp_path):
         mask_png=np.frombuffer(b"".join(encoded), np.uint8),
         mask_offsets=np.cumsum([0, *map(len, encoded)]),
     )  # fmt: skip
-    run = figure13(model, data=f"pack:{tmp_path / 'things.npz'}", count=3, out=tmp_path / "run",
-                   device="cpu", quiet=True).run  # fmt: skip
+    run = figure13(model=model, data=f"pack:{tmp_path / 'things.npz'}", shown=3,
+                   out=tmp_path / "run", device="cpu", quiet=True).run  # fmt: skip
     rows = run.table("gradients")
     assert {row["id"] for row in rows} == {"things/0", "things/1"} and len(rows) == 6
     assert {row["class"] for row in rows if row["id"] == "things/1"} == {"dog"}
@@ -104,7 +104,7 @@ def test_without_masks_a_generator_draws_pictures_and_masks(model, tmp_path, mon
     pytest.importorskip("diffusers")
     monkeypatch.setattr(gradient_figure, "COUNTERFACTUAL", Settings(steps=4))
     latent.save(tiny_model(TINY), tmp_path / "tiny", card={"name": "tiny random"})
-    run = figure13(model, data="sample:cifar10", generator=str(tmp_path / "tiny"), count=3,
+    run = figure13(model=model, data="sample:cifar10", generator=str(tmp_path / "tiny"), shown=3,
                    out=tmp_path / "run", device="cpu", quiet=True).run  # fmt: skip
     rows = run.table("gradients")
     assert [row["class"] for row in rows[::3]] == ["cat", "dog", "cat"]
@@ -117,7 +117,7 @@ def test_a_classifier_without_a_gradient_gives_no_number(tmp_path):
         net[2].weight.zero_()
     flat = Classifier(net, ("a", "b"), preprocess=Preprocess((16, 16)), name="flat").eval()
     flat.requires_grad_(False)
-    things = gradient_figure.Things(
+    things = gradient_figure.Objects(
         ("one",), torch.rand(1, 3, 16, 16), torch.ones(1, 16, 16, dtype=torch.bool), (0,)
     )
     made = gradient_figure._arm(flat, things, "no augmentation", 0, lambda line: None)

@@ -22,8 +22,8 @@ from counterlens.workflows.reproduce.cards import with_audit
 from counterlens.workflows.reproduce.table1 import (
     ROWS,
     failures,
-    made,
     mean,
+    origins,
     ours,
     per_set,
     rows,
@@ -151,11 +151,11 @@ def test_rows_put_the_paper_beside_ours_as_shares():
 
 
 def test_rows_say_where_they_come_from():
-    states = {r["row"]: r["state"] for r in made({"cifar10-ratio-0.25": card()})}
+    states = {r["row"]: r["state"] for r in origins({"cifar10-ratio-0.25": card()})}
     assert states["RATIO 0.25"] == "stored audit, in part"  # no MMC, no l∞
     whole = card(**{"robust.linf-8_255.accuracy": 0.3, "calibration.temperature": 0.4,
                     "ood.caltech.mmc": 0.2, "ood.flowers.mmc": 0.2})  # fmt: skip
-    states = {r["row"]: r["state"] for r in made({"cifar10-ratio-0.25": whole})}
+    states = {r["row"]: r["state"] for r in origins({"cifar10-ratio-0.25": whole})}
     assert states["RATIO 0.25"] == "stored audit"
     assert states["OE"] == "not trained"
     assert states["JEM-0"].startswith("of other authors")
@@ -193,7 +193,7 @@ def test_a_model_is_measured_against_the_plain_one_of_its_own_architecture_alone
 
     cards = {"cifar10-plain": of([64], 0.95), "cifar10-ratio-0.25": of([64], 0.89)}
     cards |= {"cifar10-ratio-small": of([32], 0.85), "cifar10-plain-small": of([48], 0.93)}
-    told = {row["row"]: row for row in made(cards)}
+    told = {row["row"]: row for row in origins(cards)}
     below = "clean accuracy 6.0 points below the plain model, more than 5"
     assert told["RATIO 0.25"]["failures"] == [below] and not told["RATIO 0.25"]["unjudged"]
     alone = told["RATIO 0.25, small"]  # no plain model has its widths
@@ -202,7 +202,7 @@ def test_a_model_is_measured_against_the_plain_one_of_its_own_architecture_alone
     ]
     assert told["OE"]["unjudged"] == []  # no card, so nothing is judged at all
     cards["cifar10-plain-small"] = of([32], 0.93)
-    alone = {row["row"]: row for row in made(cards)}["RATIO 0.25, small"]
+    alone = {row["row"]: row for row in origins(cards)}["RATIO 0.25, small"]
     assert alone["failures"] and not alone["unjudged"]
 
 
@@ -277,7 +277,7 @@ def test_the_cost_of_a_row_is_that_of_all_its_stages():
 
     first = stage(140, 900.0)
     whole = {**card(), **stage(24, 245.5, start=stage(20, 54.5, start=first))}
-    (row,) = [r for r in made({"cifar10-ratio-0.25": whole}) if r["row"] == "RATIO 0.25"]
+    (row,) = [r for r in origins({"cifar10-ratio-0.25": whole}) if r["row"] == "RATIO 0.25"]
     assert (row["epochs"], row["minutes"], row["device"]) == (184, 20.0, "D")
     assert zoo.cost(stage(24, 245.5, start={"name": "tells nothing"})) == (None, None)
     assert zoo.cost({}) == (None, None)
@@ -286,7 +286,7 @@ def test_the_cost_of_a_row_is_that_of_all_its_stages():
 def test_the_terminal_shows_the_table_what_is_missing_and_what_differs(capsys):
     stored = {"cifar10-ratio-0.25": card(**{"robust.l2-0.5.accuracy": 0.49})}
     told = [{"what": w, "paper": p, "ours": o} for w, p, o in DIFFERENCES]
-    show_table1(rows(stored), made(stored), told)
+    show_table1(rows(stored), origins(stored), told)
     said = capsys.readouterr().err
     assert "92.0 (93.5)" in said and "– (95.0)" not in said and "– (96.2)" in said
     assert "– not measured" in said and "stored audit" in said

@@ -31,7 +31,7 @@ def sets(value: int = 90, count: int = 8) -> Sets:
 
 
 def health(**extra) -> Health:
-    settings = {"per_epoch": 10, "probe_every": 1, "total": 100, "say": lambda line: None, **extra}
+    settings = {"per_epoch": 10, "probe_every": 1, "total": 100, "log": lambda line: None, **extra}
     near = Attack(Ball("l2", 2.0), ((0, 1),), 0.05)
     far = Attack(Ball("l2", 2.0), ((0, 1),), 0.05)
     return Health(sets(), near, far, (Ball("l2", 2.0), 1), **settings)

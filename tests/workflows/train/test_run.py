@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,7 @@ from counterlens.models import load
 from counterlens.models.nets import resnets as nets
 from counterlens.workflows.train import recipes
 from counterlens.workflows.train.datasets import Batches, Sets, hold_out
-from counterlens.workflows.train.plan import Work, attack
+from counterlens.workflows.train.plan import Work, attack, attacks
 from counterlens.workflows.train.run import main, train
 
 TINY = """
@@ -110,12 +111,12 @@ def test_streamed_pictures_are_the_decoded_ones(packs, tmp_path):
     settings = recipes.load(str(packs / "tiny.yaml"))
     specs = (f"pack:{packs / 'in.npz'}", f"pack:{packs / 'out.npz'}", tmp_path)
     held = Sets.open(settings, *specs)
-    settings["stream"] = True
-    streamed = Sets.open(settings, *specs)
+    streamed = Sets.open(replace(settings, stream=True), *specs)
     assert isinstance(held.x, torch.Tensor) and not isinstance(streamed.x, torch.Tensor)
-    settings["augment"] = "none"
+    settings = replace(settings, augment="none")
     made = [
-        Batches(sets, settings, seed=3, generator=torch.Generator()) for sets in (held, streamed)
+        Batches(sets, replace(settings, stream=stream), seed=3, generator=torch.Generator())
+        for sets, stream in ((held, False), (streamed, True))
     ]
     for step in (0, 1, 5, 6):  # 5 is asked out of turn
         first, second = (batches(step) for batches in made)
@@ -205,37 +206,35 @@ def test_an_unknown_recipe_names_its_neighbours(packs, capsys):
 @pytest.mark.parametrize("name", recipes.names())
 def test_every_recipe_can_be_built(name):
     settings = recipes.load(name)
-    assert settings["about"] and settings["name"] == name
+    assert settings.about and settings.name == name
     with torch.device("meta"):
-        nets.build(settings["architecture"], 10)
+        nets.build(settings.architecture, 10)
     steps = 1000
-    near = attack(settings["near"], steps, settings["drops"])
-    far = attack(settings["far"], steps, settings["drops"])
-    assert Work(1, settings, near, far)(steps - 1) > 0
+    assert Work(1, settings, attacks(settings, steps))(steps - 1) > 0
     if name.startswith("cifar10-"):
-        assert settings["held_out_rule"] == "last"  # the shipped calibration sample
+        assert settings.held_out_rule == "last"  # the shipped calibration sample
 
 
 def test_the_paper_setting_is_the_papers():
     ratio = recipes.load("cifar10-ratio-0.25-paper")
-    assert (ratio["architecture"]["kind"], ratio["batch"], ratio["epochs"]) == (
+    assert (ratio.architecture["kind"], ratio.batch, ratio.epochs) == (
         "resnet50",
         128,
         220,
     )
-    far = attack(ratio["far"], 220, ratio["drops"])
+    far = attack(ratio.far, 220, ratio.drops)
     assert [far.steps(e) for e in (0, 99, 100, 149, 150, 199, 200)] == [20, 20, 25, 25, 30, 30, 35]
     assert far.ball.radius == 1.0 and far.step_size == 0.1
-    assert recipes.load("rimagenet-ratio-3.5-paper")["far"]["radius"] == 7.0
-    assert recipes.load("imagenet200-pgd-paper")["near"]["radius"] == pytest.approx(8 / 255)
+    assert recipes.load("rimagenet-ratio-3.5-paper").far.radius == 7.0
+    assert recipes.load("imagenet200-pgd-paper").near.radius == pytest.approx(8 / 255)
 
 
 def test_work_is_counted_as_on_paper():
     settings = recipes.load("cifar10-ratio-0.25", ["near.steps=7", "far.steps=10"])
-    near, far = attack(settings["near"], 10, ()), attack(settings["far"], 10, ())
-    assert Work(1, settings, near, far)(0) == 512 * (2 * 7 + 1) + 512 * (2 * 10 + 1) + 3 * 1024
+    both = attacks(settings, 10)
+    assert Work(1, settings, both)(0) == 512 * (2 * 7 + 1) + 512 * (2 * 10 + 1) + 3 * 1024
     plain = recipes.load("cifar10-plain")
-    assert Work(1, plain, near, far)(0) == 3 * 512
+    assert Work(1, plain, both)(0) == 3 * 512
 
 
 def command(packs: Path, out: Path, *extra: str) -> list[str]:

@@ -72,7 +72,7 @@ _DIFFERS = "The two sides do not measure the same thing where one of these diffe
 _MADE = (
     "Failure cases by the limits in docs/papers/ratio2020.md. The card of a row, with the command "
     "that trains it where its weights are not shipped: counterlens zoo RECIPE. Audit it again: "
-    "counterlens reproduce ratio-table1 --rerun RECIPE[=MODEL]."
+    "counterlens reproduce table ratio-table1 --rerun RECIPE[=MODEL]."
 )
 
 

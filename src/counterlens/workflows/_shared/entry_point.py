@@ -5,38 +5,67 @@ For `accelerate launch`, and for machines that have torch but not the libraries 
 
 import argparse
 import sys
-from collections.abc import Callable
-from pathlib import Path
+import typing
+from collections.abc import Callable, Sequence
+from dataclasses import MISSING
+from typing import Any, Protocol
 
 from counterlens.errors import CounterlensError
-from counterlens.runs import Run, discard_unstarted
+from counterlens.runs import discard_unstarted
+from counterlens.workflows._shared.options import many, options_of
 
 
-def options(
-    about: str | None, *, seed: bool = True, training: bool = False
-) -> argparse.ArgumentParser:
-    """A parser with the options that all such commands share.
+class HasFolder(Protocol):
+    """A run or a result."""
+
+    @property
+    def folder(self) -> Any:
+        """Where it is."""
+
+
+def parser(about: str | None, kind: type[Any]) -> argparse.ArgumentParser:
+    """A parser whose flags are the fields of an options record, as on the command line.
 
     Args:
         about: docstring of what it runs.
-        seed: whether one seed rules everything random.
-        training: add what trainings share.
     """
-    parser = argparse.ArgumentParser(description=about)
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--resume", action="store_true")
-    parser.add_argument("--device", default="auto")
-    parser.add_argument("--quiet", action="store_true")
-    if seed:
-        parser.add_argument("--seed", type=int, default=0)
-    if training:
-        parser.add_argument("--set", action="append", default=[], dest="changes", metavar="K=V")
-        parser.add_argument("--max-minutes", type=float)
-        parser.add_argument("--cache", type=Path)
-    return parser
+    made = argparse.ArgumentParser(
+        description=about, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    types_of = typing.get_type_hints(kind)
+    for name, one in options_of(kind).items():
+        flags = (one.metadata["flag"] or f"--{name.replace('_', '-')}").split("/")
+        text, annotation = one.metadata["help"].replace("%", "%%"), types_of[name]
+        if annotation is bool:
+            made.add_argument(*flags, dest=name, action="store_true", help=text)
+            continue
+        several = many(annotation)
+        made.add_argument(
+            *flags,
+            dest=name,
+            help=text,
+            type=_type(annotation),
+            action="append" if several else "store",
+            required=one.default is MISSING,
+            default=[] if several else None if one.default is MISSING else one.default,
+            metavar=one.metadata["unit"],
+        )
+    return made
 
 
-def command(work: Callable[[], Run]) -> int:
+def _type(annotation: Any) -> Any:
+    """What reads one value: of `int | None` int, of `tuple[str, ...]` str."""
+    kinds = [k for k in typing.get_args(annotation) if k not in (type(None), Ellipsis)]
+    return kinds[0] if kinds else annotation
+
+
+def options_from(kind: type[Any], given: dict[str, Any]) -> Any:
+    """The record of parsed flags, which are taken out of `given`."""
+    values = {name: given.pop(name) for name in options_of(kind)}
+    return kind(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
+
+
+def command(work: Callable[[], HasFolder]) -> int:
     """Do the work, print the run folder; the exit code. Bad input is one line."""
     try:
         print(work().folder)
@@ -46,3 +75,25 @@ def command(work: Callable[[], Run]) -> int:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
     return 0
+
+
+def run(
+    function: Callable[..., HasFolder],
+    kind: type[Any],
+    arguments: Sequence[str] | None,
+    positional: str | None = None,
+) -> int:
+    """A workflow with one positional argument, or with `--data` for several sets, as a command.
+
+    Args:
+        function: takes the argument and `options`.
+        positional: name of the argument; None for `--data`, which may be repeated.
+    """
+    about = parser(function.__doc__, kind)
+    if positional:
+        about.add_argument(positional)
+    else:
+        about.add_argument("--data", action="append", default=[])
+    given = vars(about.parse_args(arguments))
+    options = options_from(kind, given)
+    return command(lambda: function(given[positional or "data"], options=options))

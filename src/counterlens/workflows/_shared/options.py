@@ -73,7 +73,17 @@ def record(kind: type[T]) -> type[T]:
 
 
 @record
-class Output:
+class Printed:
+    """What is printed."""
+
+    json: bool = option(False, help="Print the result as JSON.", group="Run", scope="command")
+    quiet: bool = option(
+        False, flag="--quiet/-q", help="No progress, no summary.", group="Run", scope="run"
+    )
+
+
+@record
+class Output(Printed):
     """Where a run is written and what is printed."""
 
     out: Path | None = option(
@@ -82,10 +92,6 @@ class Output:
         unit="FOLDER",
         group="Run",
         scope="run",
-    )
-    json: bool = option(False, help="Print the result as JSON.", group="Run", scope="command")
-    quiet: bool = option(
-        False, flag="--quiet/-q", help="No progress, no summary.", group="Run", scope="run"
     )
 
 

@@ -43,6 +43,11 @@ class Result:
         return self.run.folder
 
     @property
+    def done(self) -> bool:
+        """Whether the run came to its end; a training that is out of time has not."""
+        return self.run.done
+
+    @property
     def manifest(self) -> dict[str, Any]:
         """Command, settings, versions, hashes, seed, device: what run.json holds."""
         return self.run.manifest

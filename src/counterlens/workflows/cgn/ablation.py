@@ -10,7 +10,7 @@ import torch
 
 from counterlens.generators.cgn.model import CGN, DCGAN
 from counterlens.runs import Run
-from counterlens.workflows._shared.session import Say
+from counterlens.workflows._shared.session import Log
 from counterlens.workflows.cgn import figures
 from counterlens.workflows.cgn.generate import make
 from counterlens.workflows.cgn.generate import sizes as plan_sizes
@@ -25,7 +25,7 @@ def ablate(
     sizes: Sequence[int],
     ratios: Sequence[int],
     epochs: int,
-    say: Say,
+    log: Log,
 ) -> None:
     """Counterfactuals alone, every size and ratio; the networks of one size are one stack."""
     rows: list[dict[str, Any]] = run.table("sizes")
@@ -40,12 +40,12 @@ def ablate(
         arms = list(torch.arange(len(y)).view(len(cells), least))
         for (ratio, i), rows_of in zip(cells, arms, strict=True):  # filled in place: it is large
             here = slice(int(rows_of[0]), int(rows_of[0]) + least)
-            made, labels = make(nets[i], size, ratio=ratio, seed=i)
-            x[here], y[here] = made[:least], labels[:least]
+            images, labels = make(nets[i], size, ratio=ratio, seed=i)
+            x[here], y[here] = images[:least], labels[:least]
         pool = Pool(x, y)
-        say(f"{len(arms)} classifiers of {least} counterfactuals")
+        log(f"{len(arms)} classifiers of {least} counterfactuals")
         net = train_stack(
-            pool, arms, [i for _, i in cells], epochs=epochs, say=say, graph=pool.x.is_cuda,
+            pool, arms, [i for _, i in cells], epochs=epochs, log=log, graph=pool.x.is_cuda,
             folder=run.folder / "state" / f"size-{size}",
         )  # fmt: skip
         right = (answers(net, test.x) == test.y[:, None]).float().mean(0).tolist()
@@ -55,5 +55,5 @@ def ablate(
         ]
         run.write_table("sizes", rows)
         for row in rows[-len(cells) :]:
-            say(" · ".join(f"{k} {v}" for k, v in row.items()))
+            log(" · ".join(f"{k} {v}" for k, v in row.items()))
     run.write_table("gallery", [figures.ablation_figure(run, rows)])

@@ -29,9 +29,11 @@ from counterlens.generators.cgn import model as cgn
 from counterlens.generators.cgn.model import CGN, DCGAN
 from counterlens.models.nets.digit_net import DigitNet
 from counterlens.models.sources import checkpoint
-from counterlens.runs import Number, Run, new_folder
-from counterlens.workflows._shared import entry_point as bare
-from counterlens.workflows._shared.session import Say, teller, write_report
+from counterlens.runs import Number, Run
+from counterlens.workflows._shared import entry_point
+from counterlens.workflows._shared.options import takes
+from counterlens.workflows._shared.result import Result
+from counterlens.workflows._shared.session import Log, logger, running
 from counterlens.workflows.cgn import figures
 from counterlens.workflows.cgn.ablation import ablate
 from counterlens.workflows.cgn.generate import make
@@ -46,6 +48,7 @@ from counterlens.workflows.cgn.measure import (
     overlap,
     pooled,
 )
+from counterlens.workflows.cgn.options import CgnEvaluateOptions
 from counterlens.workflows.cgn.stack import Pool, answers, single, train_stack
 from counterlens.workflows.train.run import device_name
 
@@ -73,87 +76,76 @@ class _Trained:
     rows: Tensor
 
 
-def evaluate(
-    which: str,
-    *,
-    cgns: Sequence[str],
-    gans: Sequence[str] = (),
-    mnist: str = "sample:mnist",
-    textures: str | None = None,
-    count: int = 50_000,
-    ratio: int = 1,
-    originals: int | None = None,
-    epochs: int = 10,
-    sizes: Sequence[int] = (),
-    ratios: Sequence[int] = (1, 5, 10, 20),
-    seen: int = 10_000,
-    tsne: int = 3840,
-    compared: int = 3,
-    out: Path | None = None,
-    resume: bool = False,
-    seed: int = 0,
-    device: str = "auto",
-    quiet: bool = False,
-) -> Run:
+@takes(CgnEvaluateOptions)
+def evaluate(which: str, options: CgnEvaluateOptions) -> Result:
     """Train and measure the classifiers of one set (Table 3), or its size × ratio ablation.
 
+    Without GANs those arms are left out; with `sizes` only the ablation is run.
+
     Args:
-        cgns, gans: runs of `cgn train`, or their seed-N folders; without GANs those arms are left
-            out.
-        count, ratio: counterfactuals per arm, and pictures per mask.
-        originals: how many originals the combined arms see; all of them without.
-        sizes: sizes of the ablation; with them only the ablation is run.
-        ratios: ratios of the ablation.
-        seen: test pictures whose heat maps are compared with masks.
-        tsne: pictures in each t-SNE panel; 0 for none.
-        compared: with how many of the CGNs, the first ones, the other arms are trained; every CGN
-            has a classifier of its counterfactuals.
+        which: coloured, double-coloured or wildlife.
     """
-    say = teller(quiet)
-    digits = open_digits(mnist)
-    train = variant(which, "train", digits, textures=textures)
-    test = variant(which, "test", digits, textures=textures)
-    makers = {
-        "cgn": _sources(cgns, "cgn", train, say),
-        "gan": _sources(gans, "gan", train, say),
-    }
-    if not makers["cgn"]:
+    log = logger(options)
+    sizes, ratios = counts(options.sizes, "--sizes"), counts(options.ratios, "--ratios")
+    digits = open_digits(options.mnist)
+    train = variant(which, "train", digits, textures=options.textures)
+    test = variant(which, "test", digits, textures=options.textures)
+    makers = _Makers(
+        _sources(options.cgns, "cgn", train, log), _sources(options.gans, "gan", train, log)
+    )
+    if not makers.cgns:
         raise InputError("no CGN came, expected --cgn RUN of counterlens cgn train.")
-    asked = {
-        "set": which, "cgns": list(cgns), "gans": list(gans), "mnist": mnist, "textures": textures,
-        "count": count, "ratio": ratio, "originals": originals, "epochs": epochs,
-        "sizes": list(sizes), "ratios": list(ratios), "seen": seen, "tsne": tsne,
-        "compared": compared, "seed": seed,
-    }  # fmt: skip
-    folder = out or new_folder("cgn-evaluate", which)
-    run = Run.create(folder, "cgn evaluate", asked, resume=resume)
-    where = pick_device(device)
-    if where.type == "cuda":
+    with running("cgn evaluate", options, name=which, inputs={"set": which}) as run:
+        device = pick_device(options.device)
+        _prepare(device, makers)
+        run.write_table("independence", independence(test))
+        run.note(
+            model=f"{which}-mnist classifiers",
+            data=which,
+            device=device_name(device),
+            seed=options.seed,
+        )
+        opened = open_test(test, device, seed=options.seed)
+        if sizes:
+            nets = [source.net for source in makers.cgns]
+            ablate(run, nets, opened, sizes, ratios, options.epochs, log)
+        else:
+            _arms_measured(run, options, train, opened, makers)
+    return Result(run)
+
+
+@dataclass(frozen=True)
+class _Makers:
+    """The generators of both kinds."""
+
+    cgns: Sequence[_Source]
+    gans: Sequence[_Source]
+
+
+def _prepare(device: torch.device, makers: _Makers) -> None:
+    if device.type == "cuda":
         torch.backends.cudnn.benchmark = True
         torch.set_float32_matmul_precision("high")
-    for source in (*makers["cgn"], *makers["gan"]):
-        source.net.to(where)
-    run.write_table("independence", independence(test))
-    run.note(model=f"{which}-mnist classifiers", data=which, device=device_name(where), seed=seed)
-    asked_test = open_test(test, where, seed=seed)
-    if sizes:
-        nets = [source.net for source in makers["cgn"]]
-        ablate(run, nets, asked_test, sizes, ratios, epochs, say)
-    else:
-        pool, arms = _arms(train, makers, count, ratio, originals, compared, where)
-        trained = _train(run, pool, arms, epochs, say)
-        rows, ends = _measure(run, trained, pool, asked_test, makers["cgn"], seen, say)
-        _numbers(run, rows, ends, which, count)
-        _baselines(run, asked_test, seen)
-        _figures(run, trained, asked_test, makers["cgn"], rows, tsne, seed)
-    write_report(run, say)
-    run.finish()
-    return run
+    for source in (*makers.cgns, *makers.gans):
+        source.net.to(device)
 
 
-def _sources(specs: Sequence[str], kind: str, train: Variant, say: Say) -> list[_Source]:
+def _arms_measured(
+    run: Run, options: CgnEvaluateOptions, train: Variant, test: Test, makers: _Makers
+) -> None:
+    """Train every arm and measure it."""
+    log = logger(options)
+    pool, arms = _arms(train, makers, options, test.x.device)
+    trained = _train(run, pool, arms, options.epochs, log)
+    rows, ends = _measure(run, trained, pool, test, makers.cgns, options.seen, log)
+    _numbers(run, rows, ends, train.which, options.count)
+    _baselines(run, test, options.seen)
+    _figures(run, trained, test, makers.cgns, rows, options)
+
+
+def _sources(specs: Sequence[str], kind: str, train: Variant, log: Log) -> list[_Source]:
     """Generators of a kind, each checked to imitate this very data where its card says so."""
-    found = []
+    sources = []
     for spec in specs:
         folders = sorted(Path(spec).glob("seed-*"), key=lambda p: int(p.name[5:]))
         for one in [str(folder) for folder in folders] or [spec]:
@@ -165,38 +157,37 @@ def _sources(specs: Sequence[str], kind: str, train: Variant, say: Say) -> list[
                 )
             data = card["data"]["fingerprint"]
             if data is None:  # imported: only its set is known
-                say(f"{one}: an imported checkpoint, its training data cannot be compared.")
+                log(f"{one}: an imported checkpoint, its training data cannot be compared.")
             elif data != train.fingerprint:
                 raise InputError(
                     f"{one} was trained on other {train.which} data than this. Give the same "
                     "--mnist and --textures as in its training."
                 )
-            found.append(_Source(net, card))
-    return found
+            sources.append(_Source(net, card))
+    return sources
 
 
 def _arms(
-    train: Variant,
-    makers: Mapping[str, Sequence[_Source]],
-    count: int,
-    ratio: int,
-    originals: int | None,
-    compared: int,
-    device: torch.device,
+    train: Variant, makers: _Makers, options: CgnEvaluateOptions, device: torch.device
 ) -> tuple[Pool, list[tuple[str, int, Tensor]]]:
-    """All pictures on the device, and which of them each classifier learns from."""
+    """All images on the device, and which of them each classifier learns from."""
+    compared, originals = options.compared, options.originals
     parts = [(train.pixels().to(device), train.labels.to(device))]
     first = torch.arange(len(train))
     some = first if originals is None else first[:: max(1, len(train) // originals)][:originals]
     arms: list[tuple[str, int, Tensor]] = []
     start = len(train)
-    for i in range(len(makers["cgn"])):
+    for i in range(len(makers.cgns)):
         if i < compared:
             arms.append(("original", i, first))
-        for kind in ("gan", "cgn"):
-            if i >= (len(makers["cgn"]) if kind == "cgn" else min(compared, len(makers["gan"]))):
+        for kind, sources, most in (
+            ("gan", makers.gans, min(compared, len(makers.gans))),
+            ("cgn", makers.cgns, len(makers.cgns)),
+        ):
+            if i >= most:
                 continue
-            x, y = make(makers[kind][i].net, count, ratio=ratio if kind == "cgn" else 1, seed=i)
+            ratio = options.ratio if kind == "cgn" else 1
+            x, y = make(sources[i].net, options.count, ratio=ratio, seed=i)
             parts.append((x, y))
             rows = torch.arange(start, start + len(x))
             start += len(x)
@@ -207,7 +198,7 @@ def _arms(
 
 
 def _train(
-    run: Run, pool: Pool, arms: Sequence[tuple[str, int, Tensor]], epochs: int, say: Say
+    run: Run, pool: Pool, arms: Sequence[tuple[str, int, Tensor]], epochs: int, log: Log
 ) -> list[_Trained]:
     """Every arm, those of equal size together; in the order of ARMS."""
     groups: dict[int, list[tuple[str, int, Tensor]]] = {}
@@ -215,14 +206,14 @@ def _train(
         groups.setdefault(len(arm[2]), []).append(arm)
     trained = []
     for size, group in groups.items():
-        say(f"{len(group)} classifiers of {size} pictures")
+        log(f"{len(group)} classifiers of {size} pictures")
         net = train_stack(
             pool,
             [rows for _, _, rows in group],
             [seed for _, seed, _ in group],
             epochs=epochs,
             folder=run.folder / "state" / f"classifiers-{size}",
-            say=say,
+            log=log,
             graph=pool.x.is_cuda,
         )
         trained += [_Trained(a, s, net, i, rows) for i, (a, s, rows) in enumerate(group)]
@@ -244,14 +235,14 @@ def _measure(
     test: Test,
     makers: Sequence[_Source],
     seen: int,
-    say: Say,
+    log: Log,
 ) -> tuple[list[dict[str, Any]], list[dict[str, Measured]]]:
     """One row per classifier, and the interval of each of its values."""
-    said, turned = {}, {}
+    predicted, flipped = {}, {}
     for one in trained:
-        if id(one.net) not in said:
-            said[id(one.net)] = answers(one.net, test.x)
-            turned[id(one.net)] = flips(one.net, test)
+        if id(one.net) not in predicted:
+            predicted[id(one.net)] = answers(one.net, test.x)
+            flipped[id(one.net)] = flips(one.net, test)
     fresh = {
         i: make(source.net, max(100, min(HELD_OUT, len(test.x)) // 100 * 100), seed=FRESH + i)
         for i, source in enumerate(makers)
@@ -262,19 +253,19 @@ def _measure(
         part = one.rows[:: max(1, len(one.rows) // HELD_OUT)].to(pool.x.device)
         x, y = fresh[one.seed]
         both, object_alone = overlap(alone, test, count=seen)
-        found = {
+        values = {
             "train": measured(answers(alone, pool.x[part])[:, 0] == pool.y[part]),
-            "test": measured(said[id(one.net)][:, one.place] == test.y),
+            "test": measured(predicted[id(one.net)][:, one.place] == test.y),
             "counterfactual": measured(answers(alone, x)[:, 0] == y),
             "iou": measured(both),
             "object_iou": measured(object_alone),
-            **{f"flips_{k}": measured(v[:, one.place]) for k, v in turned[id(one.net)].items()},
+            **{f"flips_{k}": measured(v[:, one.place]) for k, v in flipped[id(one.net)].items()},
         }
         row: dict[str, Any] = {"arm": one.arm, "seed": one.seed, "pictures": len(one.rows)}
-        row |= {key: round(value.mean, 4) for key, value in found.items()}
+        row |= {key: round(value.mean, 4) for key, value in values.items()}
         rows.append(row | {"intact": makers[one.seed].card["training"]["intact"]})
-        ends.append(found)
-        say(" · ".join(f"{k} {v}" for k, v in rows[-1].items()))
+        ends.append(values)
+        log(" · ".join(f"{k} {v}" for k, v in rows[-1].items()))
         run.write_table("classifiers", rows)
     return rows, ends
 
@@ -292,16 +283,16 @@ def _numbers(
     common = common or {row["seed"] for row in rows}
     for arm in ARMS:
         here = [
-            (row, found)
-            for row, found in zip(rows, ends, strict=True)
+            (row, values)
+            for row, values in zip(rows, ends, strict=True)
             if row["arm"] == arm and row["seed"] in common
         ]
         for key in here[0][1] if here else ():
-            middle = sorted((found[key] for _, found in here), key=lambda one: one.mean)
+            middle = sorted((values[key] for _, values in here), key=lambda one: one.mean)
             all_of_them = ", ".join(f"{100 * row[key]:.1f}" for row, _ in here)
-            told = f"{which}, {arm}, {count} made pictures, last epoch; median of {all_of_them}"
+            protocol = f"{which}, {arm}, {count} made pictures, last epoch; median of {all_of_them}"
             one = middle[(len(middle) - 1) // 2]
-            number = Number(one.mean, one.n, one.low, one.high, told)
+            number = Number(one.mean, one.n, one.low, one.high, protocol)
             numbers[f"cgn.{arm.replace('+', '_')}.{key}"] = number
     run.add_numbers(numbers)
 
@@ -309,10 +300,10 @@ def _numbers(
 def _baselines(run: Run, test: Test, seen: int) -> None:
     """The overlap of trivial heat maps with the same masks: what a classifier's has to exceed."""
     rows, numbers = [], {}
-    for name, found in baselines(test, count=seen).items():
-        rows.append({"map": name} | {key: round(one.mean, 4) for key, one in found.items()})
+    for name, values in baselines(test, count=seen).items():
+        rows.append({"map": name} | {key: round(one.mean, 4) for key, one in values.items()})
         protocol = f"{test.split.which}, a heat map that ignores the image ({name})"
-        for key, one in found.items():
+        for key, one in values.items():
             number = Number(one.mean, one.n, one.low, one.high, protocol)
             numbers[f"cgn.trivial_{name}.{key}"] = number
     run.write_table("baselines", rows)
@@ -325,16 +316,15 @@ def _figures(
     test: Test,
     makers: Sequence[_Source],
     rows: Sequence[Mapping[str, Any]],
-    tsne: int,
-    seed: int,
+    options: CgnEvaluateOptions,
 ) -> None:
-    device = test.x.device
+    device, tsne = test.x.device, options.tsne
     nets = {t.arm: single(t.net, t.place).to(device) for t in trained if t.seed == 0}
-    made = [figures.heat_figure(run, nets, test)]
+    gallery = [figures.heat_figure(run, nets, test)]
     dots = [(row["intact"], row["test"]) for row in rows if row["arm"] == "cgn"]
     dots = [dot for dot in dots if dot[0] is not None]  # unknown of imported ones
     if dots:
-        made.append(figures.mask_figure(run, dots))
+        gallery.append(figures.mask_figure(run, dots))
     if tsne:
         x, y = make(makers[0].net, max(100, tsne // 100 * 100), seed=FRESH)
         panels = {}
@@ -344,47 +334,29 @@ def _figures(
                 test.y[:tsne].cpu(),
             )
             panels[f"{arm}, counterfactuals"] = (pooled(nets[arm], x[:tsne]), y[:tsne].cpu())
-        made.append(figures.plane_figure(run, panels, seed=seed))
-    run.write_table("gallery", made)
+        gallery.append(figures.plane_figure(run, panels, seed=options.seed))
+    run.write_table("gallery", gallery)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """`python -m counterlens.workflows.cgn.evaluate`: for machines without the command line."""
-    parser = bare.options(evaluate.__doc__)
-    parser.add_argument("which")
-    parser.add_argument("--cgn", action="append", default=[], dest="cgns")
-    parser.add_argument("--gan", action="append", default=[], dest="gans")
-    parser.add_argument("--mnist", default="sample:mnist")
-    parser.add_argument("--textures")
-    for name, value in (("count", 50_000), ("ratio", 1), ("epochs", 10), ("seen", 10_000),
-                        ("compared", 3)):  # fmt: skip
-        parser.add_argument(f"--{name}", type=int, default=value)
-    parser.add_argument("--originals", type=int)
-    parser.add_argument("--sizes", default="")
-    parser.add_argument("--ratios", default="1,5,10,20")
-    parser.add_argument("--tsne", type=int, default=3840)
-    given = vars(parser.parse_args(arguments))
-
-    def work() -> Run:
-        given.update({k: counts(given[k], f"--{k}") for k in ("sizes", "ratios")})
-        return evaluate(given.pop("which"), **given)
-
-    return bare.command(work)
+    return entry_point.run(evaluate, CgnEvaluateOptions, arguments, "which")
 
 
-def counts(text: str, option: str) -> list[int]:
-    """Whole numbers above 0 as people write them.
+def counts(given: str | Sequence[int], option: str) -> list[int]:
+    """Whole numbers above 0, as people write them or as numbers.
 
-    >>> counts("1e4, 100000", "--sizes"), counts("", "--sizes")
-    ([10000, 100000], [])
+    >>> counts("1e4, 100000", "--sizes"), counts("", "--sizes"), counts([5], "--ratios")
+    ([10000, 100000], [], [5])
     """
     try:
-        found = [float(part) for part in text.split(",")] if text.strip() else []
+        parts = given.split(",") if isinstance(given, str) else given
+        numbers = [float(part) for part in parts] if given != "" else []
     except ValueError:
-        found = [0.5]
-    if not all(n >= 1 and n == int(n) for n in found):
-        raise InputError(f"{option} is {text!r}, expected whole numbers such as 10000,100000.")
-    return [int(n) for n in found]
+        numbers = [0.5]
+    if not all(n >= 1 and n == int(n) for n in numbers):
+        raise InputError(f"{option} is {given!r}, expected whole numbers such as 10000,100000.")
+    return [int(n) for n in numbers]
 
 
 if __name__ == "__main__":

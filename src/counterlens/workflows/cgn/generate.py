@@ -7,8 +7,10 @@ Paper: Sauer and Geiger 2021 (cgn2021), MNIST code: batches of 100 masks; for ea
 Differs: everything random is drawn on the CPU, so that the factors are the same on every device.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,8 +21,11 @@ from counterlens.classifier import pick_device
 from counterlens.errors import InputError
 from counterlens.generators.cgn import model as cgn
 from counterlens.generators.cgn.model import CGN, CLASSES, DCGAN, NOISE, PLACES, Part, compose
-from counterlens.runs import Run, atomic, new_folder, write_json
-from counterlens.workflows._shared.session import teller, write_report
+from counterlens.runs import atomic, write_json
+from counterlens.workflows._shared.options import takes
+from counterlens.workflows._shared.result import Result
+from counterlens.workflows._shared.session import logger, running
+from counterlens.workflows.cgn.options import CgnGenerateOptions
 from counterlens.workflows.cgn.stack import pieces
 
 BATCH = 100
@@ -101,7 +106,7 @@ def _composed(
     masks = torch.cat(
         [net.masks(*part) for part in zip(pieces(u, CHUNK), pieces(y, CHUNK), strict=True)]
     )
-    made = []
+    composed = []
     for rows in pieces(torch.arange(len(mask)), CHUNK):
         fills = [
             net.fills(
@@ -112,8 +117,8 @@ def _composed(
             )
             for i, part in enumerate(PARTS)
         ]
-        made.append(pixels(compose(masks[mask[rows].to(device)], *fills)))
-    return torch.cat(made)
+        composed.append(pixels(compose(masks[mask[rows].to(device)], *fills)))
+    return torch.cat(composed)
 
 
 def _fake(net: DCGAN, u: Float[Tensor, "n 32"], y: Int[Tensor, "n"]) -> UInt8[Tensor, "n 3 32 32"]:
@@ -139,35 +144,37 @@ def make(
     return torch.cat([s.x for s in shards]), torch.cat([s.y for s in shards]).to(device)
 
 
-def generate(
-    model: str,
-    *,
-    count: int = 50_000,
-    ratio: int = 1,
-    out: Path | None = None,
-    resume: bool = False,
-    seed: int = 0,
-    device: str = "auto",
-    quiet: bool = False,
-) -> Run:
-    """Write counterfactual pictures as RUN/data/shard-00000.npz, …
+@takes(CgnGenerateOptions)
+def generate(model: str, options: CgnGenerateOptions) -> Result:
+    """Write counterfactual images as RUN/data/shard-00000.npz, …
 
     Args:
         model: a folder seed-N of `cgn train`, or zoo:NAME.
-        count: how many pictures, 100 … 10⁶ and more.
-        ratio: pictures per mask.
     """
     net, card = cgn.load(model)
-    plan = sizes(count, ratio)
-    settings = {"model": model, "count": count, "ratio": ratio, "seed": seed}
+    ratio, seed = options.ratio, options.seed
+    plan = sizes(options.count, ratio)
     name = f"{card['set']}-{card['kind']}"
-    run = Run.create(
-        out or new_folder("cgn-generate", name), "cgn generate", settings, resume=resume
-    )
-    where = pick_device(device)
-    net = net.to(where)
-    folder = run.folder / "data"
-    facts = {
+    with running("cgn generate", options, name=name, inputs={"model": model}) as run:
+        net = net.to(pick_device(options.device))
+        folder, log = run.folder / "data", logger(options)
+        for i, size in enumerate(plan):
+            file = folder / f"shard-{i:05d}.npz"
+            if file.is_file():
+                continue
+            _write(file, make_shard(net, i, size, ratio=ratio, seed=seed))
+            log(f"shard {i + 1} of {len(plan)}: {size} pictures")
+        write_json(folder / "card.json", _card(card, plan, ratio, seed))
+        from counterlens.workflows.cgn.sheets import show_shard
+
+        show_shard(run, make_shard(net, 0, plan[0], ratio=ratio, seed=seed))
+        run.note(model=card["name"], data=card["set"], seed=seed, pictures=sum(plan))
+    return Result(run)
+
+
+def _card(card: Mapping[str, Any], plan: Sequence[int], ratio: int, seed: int) -> dict[str, object]:
+    """What the folder of shards says of itself."""
+    return {
         "schema": 1,
         "kind": "counterfactual digits",
         "set": card["set"],
@@ -179,21 +186,6 @@ def generate(
         "seed": seed,
         "shards": len(plan),
     }
-    say = teller(quiet)
-    for i, size in enumerate(plan):
-        file = folder / f"shard-{i:05d}.npz"
-        if file.is_file():
-            continue
-        _write(file, make_shard(net, i, size, ratio=ratio, seed=seed))
-        say(f"shard {i + 1} of {len(plan)}: {size} pictures")
-    write_json(folder / "card.json", facts)
-    from counterlens.workflows.cgn.sheets import show_shard
-
-    show_shard(run, make_shard(net, 0, plan[0], ratio=ratio, seed=seed))
-    run.note(model=card["name"], data=card["set"], seed=seed, pictures=sum(plan))
-    write_report(run, say)
-    run.finish()
-    return run
 
 
 def _write(file: Path, shard: Shard) -> None:

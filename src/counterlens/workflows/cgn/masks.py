@@ -1,9 +1,9 @@
 """Are the masks of a CGN still digits? A criterion whose bounds were fixed in advance.
 
-The bounds came before any training was looked at. The reader's falling learning rate came after
-first trainings had been seen: with a constant one it misread real digits too.
+The bounds came before any training was looked at. The falling learning rate of the digit classifier
+came after first trainings had been seen: with a constant one it misread real digits too.
 
-A digit's masks are intact if a reader, trained on real digits, reads at least 85 % of them right,
+A digit's masks are intact if a classifier of real digits reads at least 85 % of them right,
 their mean area is 5 to 60 % of the picture, and they are brighter in the centre than at the
 border. A mask that has turned into its negative fails at least the last two.
 
@@ -31,15 +31,15 @@ from counterlens.workflows.cgn.stack import Pool, pieces, train_stack
 READ, LEAST_AREA, MOST_AREA = 0.85, 0.05, 0.60
 BORDER, CENTRE = 3, 8
 PER_DIGIT = 100
-READER_BATCH = 64
+CLASSIFIER_BATCH = 64
 
 
 @dataclass(frozen=True)
 class Health:
-    """What was found about the masks of each network (s) and digit.
+    """What is known about the masks of each network (s) and digit.
 
     Args:
-        read: share of masks that the reader takes for the digit.
+        read: share of masks that the digit classifier takes for the digit.
         area: mean of the mask.
         inside: mean of the mask in the central 16 × 16 less that of the outer 3 pixels.
     """
@@ -60,12 +60,12 @@ class Health:
         return ["".join(str(d) for d in range(DIGITS) if not row[d]) for row in self.intact]
 
 
-def train_reader(
+def train_digit_classifier(
     digits: Digits,
     *,
     folder: Path,
     device: torch.device,
-    say: Callable[[str], None],
+    log: Callable[[str], None],
     updates: int = 2000,
     graph: bool = False,
 ) -> DigitNet:
@@ -73,32 +73,35 @@ def train_reader(
     grey = digits.grey
     turn = np.arange(len(grey))[:, None, None] % 3
     faint, strong = grey > OBJECT_ABOVE * 255, grey > MASK_ABOVE * 255
-    shown = np.where(turn == 0, grey, np.where(turn == 1, faint, strong) * np.uint8(255))
-    x = torch.from_numpy(shown.astype(np.uint8))[:, None].expand(-1, 3, -1, -1).contiguous()
+    pixels = np.where(turn == 0, grey, np.where(turn == 1, faint, strong) * np.uint8(255))
+    x = torch.from_numpy(pixels.astype(np.uint8))[:, None].expand(-1, 3, -1, -1).contiguous()
     pool = Pool(x.to(device), torch.from_numpy(digits.labels.copy()).to(device))
     rows = torch.arange(len(x))
-    epochs = -(-updates // max(1, len(x) // READER_BATCH))
+    epochs = -(-updates // max(1, len(x) // CLASSIFIER_BATCH))
     return train_stack(
-        pool, [rows], [0], epochs=epochs, folder=folder, say=say, batch=READER_BATCH, graph=graph,
-        quick=True,
+        pool, [rows], [0], epochs=epochs, folder=folder, log=log, batch=CLASSIFIER_BATCH,
+        graph=graph, quick=True,
     )  # fmt: skip
 
 
 @torch.no_grad()
-def reads(reader: DigitNet, digits: Digits, *, count: int = 2000) -> Number:
-    """The share of real digits, as masks above 0.5, that the reader reads."""
-    device = next(reader.parameters()).device
+def accuracy(classifier: DigitNet, digits: Digits, *, count: int = 2000) -> Number:
+    """The share of real digits, as masks above 0.5, that the digit classifier reads."""
+    device = next(classifier.parameters()).device
     masks = torch.from_numpy(digits.grey[:count] > MASK_ABOVE * 255).float().to(device) * 2 - 1
-    said = torch.cat(
-        [reader(p[:, None].expand(-1, 3, -1, -1)).argmax(1) for p in pieces(masks, 500)]
+    predicted = torch.cat(
+        [classifier(p[:, None].expand(-1, 3, -1, -1)).argmax(1) for p in pieces(masks, 500)]
     )
-    right = int((said.cpu() == torch.from_numpy(digits.labels[:count].copy())).sum())
-    rule = "real test digits, as masks above 0.5, that the reader reads: the most a CGN can reach"
-    return Number(right / len(said), len(said), *wilson(right, len(said)), rule)
+    right = int((predicted.cpu() == torch.from_numpy(digits.labels[:count].copy())).sum())
+    rule = (
+        "real test digits, as masks above 0.5, that the digit classifier reads: the most a CGN can "
+        "reach"
+    )
+    return Number(right / len(predicted), len(predicted), *wilson(right, len(predicted)), rule)
 
 
 @torch.no_grad()
-def examine(net: CGN, reader: DigitNet, *, count: int = PER_DIGIT, seed: int = 0) -> Health:
+def examine(net: CGN, classifier: DigitNet, *, count: int = PER_DIGIT, seed: int = 0) -> Health:
     """Look at `count` masks of every digit of every network of a stack; `net` is in eval mode."""
     device = next(net.parameters()).device
     generator = torch.Generator().manual_seed(seed)
@@ -106,8 +109,8 @@ def examine(net: CGN, reader: DigitNet, *, count: int = PER_DIGIT, seed: int = 0
     y = torch.arange(DIGITS, device=device).repeat_interleave(count)
     masks = net.masks(u, y[:, None].expand(-1, net.stack))[:, :, 0]
     flat = masks.flatten(0, 1)[:, None].expand(-1, 3, -1, -1)
-    said = torch.cat([reader(part * 2 - 1).argmax(1) for part in pieces(flat, 2000)])
-    right = said.view(len(y), net.stack) == y[:, None]
+    predicted = torch.cat([classifier(part * 2 - 1).argmax(1) for part in pieces(flat, 2000)])
+    right = predicted.view(len(y), net.stack) == y[:, None]
     edge = torch.ones(32, 32, dtype=torch.bool, device=device)
     edge[BORDER:-BORDER, BORDER:-BORDER] = False
     centre = masks[:, :, CENTRE:-CENTRE, CENTRE:-CENTRE].mean((2, 3))

@@ -1,4 +1,4 @@
-"""The two players of a CGN's training: their start, their losses, what an update of both needs.
+"""The two networks of a CGN's training: their start, their losses, what an update of both needs.
 
 On one H200 an update of ten networks of Coloured MNIST, 266 GFLOP in 730 kernels, took 6.5 ms
 before the styles of real pictures, which never change, were kept (`keep_grams`);
@@ -10,7 +10,7 @@ Differs: on a GPU the fixed VGG-16 works in bfloat16, all else in TF32; losses, 
        and weights are float32.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -26,26 +26,26 @@ from counterlens.generators.cgn.stacked import arrange, stacked
 from counterlens.losses.cgn import ClassLevel, Game, grams
 from counterlens.models.nets.vgg import VGG16
 from counterlens.workflows.cgn.masks import BORDER
+from counterlens.workflows.cgn.settings import CgnRecipe
 from counterlens.workflows.cgn.stack import Shuffled, seeded, unit_range
 
-Settings = Mapping[str, Any]
 KEPT_GRAMS = 24 * 2**30  # bytes
 CHUNK = 2000
 PRECISIONS = ("auto", "fp32", "tf32", "mixed", "bf16")
 
 
-def options(kind: str, settings: Settings) -> dict[str, Any]:
+def options(kind: str, recipe: CgnRecipe) -> dict[str, Any]:
     """What the generator is built with."""
-    return {} if kind == "gan" else {key: settings[key] for key in ("width", "shuffle")}
+    return {} if kind == "gan" else {"width": recipe.width, "shuffle": recipe.shuffle}
 
 
-def dtypes(settings: Settings, device: torch.device) -> tuple[torch.dtype, torch.dtype]:
-    """Precision of VGG-16 and of the players' convolutions; on a GPU, that of products as well.
+def dtypes(recipe: CgnRecipe, device: torch.device) -> tuple[torch.dtype, torch.dtype]:
+    """Precision of VGG-16 and of the networks' convolutions; on a GPU, that of products as well.
 
     fp32: everywhere; tf32: what the GPU makes of float32; mixed: bfloat16 in VGG-16 alone; bf16:
     in all convolutions. "auto" is mixed on a GPU and fp32 on a CPU.
     """
-    chosen = settings["precision"]
+    chosen = recipe.precision
     if chosen not in PRECISIONS:
         raise InputError(f"precision is {chosen!r}, expected one of {', '.join(PRECISIONS)}.")
     if chosen == "auto":
@@ -60,29 +60,29 @@ def dtypes(settings: Settings, device: torch.device) -> tuple[torch.dtype, torch
 
 def nets(
     kind: str,
-    settings: Settings,
+    recipe: CgnRecipe,
     starts: Sequence[int],
     x: UInt8[Tensor, "n 3 32 32"],
     dtype: torch.dtype = torch.float32,
 ) -> tuple[CGN | DCGAN, nn.Module]:
     """Generators and critics, one pair per start, as two stacks on the device of the pictures."""
-    made_with = options(kind, settings)
+    sizes = options(kind, recipe)
 
     def generator() -> nn.Module:
-        made = cgn.build(kind, **made_with)
-        cgn.initialise(made, settings["init"], settings["gain"])
-        return made
+        one = cgn.build(kind, **sizes)
+        cgn.initialise(one, recipe.init, recipe.gain)
+        return one
 
     def critic() -> nn.Module:
-        return critics.build(settings["critic"], 1, settings["critic_width"])
+        return critics.build(recipe.critic, 1, recipe.critic_width)
 
-    net = cgn.build(kind, len(starts), **made_with)
+    net = cgn.build(kind, len(starts), **sizes)
     net.load_state_dict(stacked([seeded(generator, start) for start in starts]))
-    if isinstance(net, CGN) and settings["border_start"]:
+    if isinstance(net, CGN) and recipe.border_start:
         cgn.start_background(net, _border_colour(x))
-    other = critics.build(settings["critic"], len(starts), settings["critic_width"])
+    other = critics.build(recipe.critic, len(starts), recipe.critic_width)
     other.load_state_dict(stacked([seeded(critic, start + 7) for start in starts]))
-    form = settings["form"]
+    form = recipe.form
     if form == "auto":
         form = "matmul" if x.is_cuda else "grouped"
     for one in (net, other):
@@ -100,27 +100,27 @@ def _border_colour(x: UInt8[Tensor, "n 3 32 32"]) -> Float[Tensor, "3"]:
 
 @torch.no_grad()
 def known_grams(
-    x: UInt8[Tensor, "n 3 32 32"], settings: Settings, features: VGG16 | None
+    x: UInt8[Tensor, "n 3 32 32"], recipe: CgnRecipe, features: VGG16 | None
 ) -> list[Float[Tensor, "n _ _"]] | None:
     """Gram matrices of all pictures, where the device has room; they never change."""
-    weights = tuple(settings["style"])
-    if features is None or not settings["keep_grams"]:
+    weights = recipe.style
+    if features is None or not recipe.keep_grams:
         return None
     first = grams(unit_range(x[:1]), features, weights)
     size = len(x) * sum(one.numel() * one.element_size() for one in first)
-    if settings["keep_grams"] == "auto" and (not x.is_cuda or size > KEPT_GRAMS):
+    if recipe.keep_grams == "auto" and (not x.is_cuda or size > KEPT_GRAMS):
         return None
-    made = [one.new_empty(len(x), *one.shape[1:]) for one in first]
+    known = [one.new_empty(len(x), *one.shape[1:]) for one in first]
     for start in range(0, len(x), CHUNK):
         rows = slice(start, start + CHUNK)
-        for whole, part in zip(made, grams(unit_range(x[rows]), features, weights), strict=True):
+        for whole, part in zip(known, grams(unit_range(x[rows]), features, weights), strict=True):
             whole[rows] = part
-    return made
+    return known
 
 
-def team(
+def trainables(
     kind: str,
-    settings: Settings,
+    recipe: CgnRecipe,
     net: CGN | DCGAN,
     critic: nn.Module,
     features: VGG16 | None,
@@ -128,10 +128,10 @@ def team(
     known: Sequence[Tensor] | None = None,
     level: ClassLevel | None = None,
 ) -> list[Trainable]:
-    """Both players with their losses and optimisers; the generator is the first."""
+    """Both networks with their losses and optimisers; the generator is the first."""
     game = Game(
-        critic, features, tuple(settings["style"]), settings["entropy"], settings["edge"],
-        settings["edge_form"], known, level,
+        critic, features, recipe.style, recipe.entropy, recipe.edge,
+        recipe.edge_form, known, level,
     )  # fmt: skip
     ours, theirs = (
         (game.generator_terms, game.critic_terms)
@@ -140,10 +140,8 @@ def team(
     )
     fused = next(net.parameters()).is_cuda
 
-    def adam(player: nn.Module) -> torch.optim.Optimizer:
-        return torch.optim.Adam(
-            player.parameters(), lr=settings["lr"], betas=(0.5, 0.999), fused=fused
-        )
+    def adam(network: nn.Module) -> torch.optim.Optimizer:
+        return torch.optim.Adam(network.parameters(), lr=recipe.lr, betas=(0.5, 0.999), fused=fused)
 
     return [Trainable(net, ours, adam(net)), Trainable(critic, theirs, adam(critic))]
 
@@ -151,13 +149,13 @@ def team(
 def batches(
     x: UInt8[Tensor, "n 3 32 32"],
     y: Int[Tensor, "n"],
-    settings: Settings,
+    recipe: CgnRecipe,
     order: Shuffled,
     generator: torch.Generator,
 ) -> Callable[[int], dict[str, Tensor]]:
-    """What an update of both players needs, drawn anew for each."""
+    """What an update of both networks needs, drawn anew for each."""
     b, s, device = order.batch, order.stack, x.device
-    width = settings["critic_width"] if settings["critic"] == "linear" else 1
+    width = recipe.critic_width if recipe.critic == "linear" else 1
 
     def batch(step: int) -> dict[str, Tensor]:
         rows = order(step)

@@ -3,7 +3,6 @@
 Paper: figures 1 and 3 of cgnstudy2022.
 """
 
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,9 +13,12 @@ from counterlens.errors import InputError
 from counterlens.generators.cgn import model as cgn
 from counterlens.generators.cgn.model import CGN, CLASSES, DCGAN, NOISE, PLACES, compose
 from counterlens.images import tile, write_png
-from counterlens.runs import Run, new_folder
-from counterlens.workflows._shared.session import teller, write_report
+from counterlens.runs import Run
+from counterlens.workflows._shared.options import takes
+from counterlens.workflows._shared.result import Result
+from counterlens.workflows._shared.session import running
 from counterlens.workflows.cgn.generate import Shard, make_shard, pixels
+from counterlens.workflows.cgn.options import CgnShowOptions
 
 ROWS = ("shape", "object", "background", "same class", "counterfactual", "counterfactual")
 
@@ -52,8 +54,8 @@ def sheet(net: CGN | DCGAN, *, row: int = 0, seed: int = 0) -> Tensor:
 
 
 def _tiled(x: Tensor) -> Tensor:
-    made = tile([one.permute(1, 2, 0).cpu().numpy() for one in x], columns=CLASSES)
-    return torch.from_numpy(made).permute(2, 0, 1)
+    tiles = tile([one.permute(1, 2, 0).cpu().numpy() for one in x], columns=CLASSES)
+    return torch.from_numpy(tiles).permute(2, 0, 1)
 
 
 def save_sheet(run: Run, name: str, net: CGN | DCGAN, title: str, **which: int) -> dict[str, Any]:
@@ -76,41 +78,34 @@ def show_shard(run: Run, shard: Shard) -> None:
     run.write_table("gallery", [row])
 
 
-def show(
-    model: str,
-    *,
-    count: int = 4,
-    out: Path | None = None,
-    resume: bool = False,
-    seed: int = 0,
-    device: str = "auto",
-    quiet: bool = False,
-) -> Run:
-    """Draw sheets of a CGN: each mechanism, the composed picture, counterfactuals.
+@takes(CgnShowOptions)
+def show(model: str, options: CgnShowOptions) -> Result:
+    """Draw sheets of a CGN: each mechanism, the composed image, counterfactuals.
 
     Args:
         model: a folder seed-N of `cgn train`, or zoo:NAME.
-        count: how many sheets.
+
+    >>> import counterlens as cl
+    >>> cl.cgn.show("zoo:wildlife-mnist-cgn", sheets=1, quiet=True).tables()
+    ['gallery']
     """
+    count, seed = options.sheets, options.seed
     if count < 1:
         raise InputError(f"{count} sheets came, expected 1 or more.")
     net, card = cgn.load(model)
-    net = net.to(pick_device(device))
-    settings = {"model": model, "count": count, "seed": seed}
-    folder = out or new_folder("cgn-show", f"{card['set']}-{card['kind']}")
-    run = Run.create(folder, "cgn show", settings, resume=resume)
-    counts = {name: ROWS.count(name) for name in ROWS}
-    lines = [name if n == 1 else f"{n} × {name}" for name, n in counts.items()]
-    told = f"from top to bottom {', '.join(lines)}" if card["kind"] == "cgn" else "samples"
-    rows = [
-        save_sheet(run, f"sheet-{i}", net, f"sheet {i + 1}: {told}", seed=seed + i)
-        for i in range(count)
-    ]
-    run.write_table("gallery", rows)
-    run.note(model=card["name"], data=card["set"], seed=seed)
-    show_counts = make_shard(net, 0, 100, seed=seed)
-    cells = [one.permute(1, 2, 0).cpu().numpy() for one in show_counts.x]
-    write_png(run.path("images", "counterfactuals.png"), tile(cells, columns=20))
-    write_report(run, teller(quiet))
-    run.finish()
-    return run
+    net = net.to(pick_device(options.device))
+    name = f"{card['set']}-{card['kind']}"
+    with running("cgn show", options, name=name, inputs={"model": model}) as run:
+        counts = {name: ROWS.count(name) for name in ROWS}
+        lines = [name if n == 1 else f"{n} × {name}" for name, n in counts.items()]
+        text = f"from top to bottom {', '.join(lines)}" if card["kind"] == "cgn" else "samples"
+        rows = [
+            save_sheet(run, f"sheet-{i}", net, f"sheet {i + 1}: {text}", seed=seed + i)
+            for i in range(count)
+        ]
+        run.write_table("gallery", rows)
+        run.note(model=card["name"], data=card["set"], seed=seed)
+        shard = make_shard(net, 0, 100, seed=seed)
+        cells = [one.permute(1, 2, 0).cpu().numpy() for one in shard.x]
+        write_png(run.path("images", "counterfactuals.png"), tile(cells, columns=20))
+    return Result(run)

@@ -19,7 +19,7 @@ from counterlens.fit import Plan, Trainable, fit
 from counterlens.generators.cgn.stacked import stacked, unstacked
 from counterlens.models.nets.digit_net import DigitNet
 from counterlens.types import Batch
-from counterlens.workflows._shared.session import Say
+from counterlens.workflows._shared.session import Log
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def train_stack(
     *,
     epochs: int,
     folder: Path,
-    say: Say,
+    log: Log,
     batch: int = 64,
     graph: bool = False,
     quick: bool = False,
@@ -120,19 +120,20 @@ def train_stack(
         log_every=500,
         checkpoint_minutes=2.0,
     )
-    optimizer: torch.optim.Optimizer = (
-        torch.optim.Adam(net.parameters(), lr=1e-3)
-        if quick
-        else torch.optim.Adadelta(net.parameters(), lr=1.0)
-    )
-    trainable = Trainable(net, nll_terms, optimizer)
-    progress, kept = fit(trainable, batches, plan=plan, folder=folder, log=say)
+    trainable = Trainable(net, nll_terms, _optimizer(net, quick))
+    progress, kept = fit(trainable, batches, plan=plan, folder=folder, log=log)
     if not progress.done:
         progress.resend()
-        raise InputError("stopped before the end; what was done is kept: repeat with --resume.")
-    made = kept[0]
-    assert isinstance(made, DigitNet)
-    return made.requires_grad_(False)
+        raise InputError("stopped before the end; what was done is stored: repeat with --resume.")
+    trained = kept[0]
+    assert isinstance(trained, DigitNet)
+    return trained.requires_grad_(False)
+
+
+def _optimizer(net: DigitNet, quick: bool) -> torch.optim.Optimizer:
+    if quick:
+        return torch.optim.Adam(net.parameters(), lr=1e-3)
+    return torch.optim.Adadelta(net.parameters(), lr=1.0)
 
 
 def pieces(x: Tensor, size: int) -> list[Tensor]:
@@ -144,17 +145,17 @@ def pieces(x: Tensor, size: int) -> list[Tensor]:
 def answers(
     net: DigitNet, x: UInt8[Tensor, "n 3 32 32"], *, batch: int = 1000
 ) -> Int[Tensor, "n s"]:
-    """What each network of a stack says to the same pictures."""
+    """What each network of a stack answers to the same images."""
     device = next(net.parameters()).device
-    said = []
+    predicted = []
     for part in pieces(x, batch):
         seen = unit_range(part.to(device)).repeat(1, net.stack, 1, 1)
-        said.append(net(seen).reshape(len(part), net.stack, -1).argmax(2))
-    return torch.cat(said)
+        predicted.append(net(seen).reshape(len(part), net.stack, -1).argmax(2))
+    return torch.cat(predicted)
 
 
 def single(net: DigitNet, row: int) -> DigitNet:
     """One network of a stack."""
-    made = DigitNet(net.classes)
-    made.load_state_dict(unstacked(net.state_dict(), net.stack)[row])
-    return made.eval().requires_grad_(False)
+    one = DigitNet(net.classes)
+    one.load_state_dict(unstacked(net.state_dict(), net.stack)[row])
+    return one.eval().requires_grad_(False)

@@ -3,18 +3,22 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 
 import numpy as np
 
+from counterlens.classifier import Classifier
 from counterlens.data import name_of
 from counterlens.errors import InputError
-from counterlens.filters.class_choice import COSINE, Choice, propose
+from counterlens.filters.class_choice import Choice, propose
 from counterlens.models.parts import head
-from counterlens.report import render
-from counterlens.runs import Number, Run, new_folder, write_text
-from counterlens.workflows._shared.session import teller
+from counterlens.runs import Number, new_folder, write_text
+from counterlens.workflows._shared.objects import texts
+from counterlens.workflows._shared.options import takes
+from counterlens.workflows._shared.result import Result
+from counterlens.workflows._shared.session import logger, running
+from counterlens.workflows.curate.options import ClassesOptions
 from counterlens.workflows.curate.pool import (
+    Frame,
     Parts,
     choose_frame,
     filter_facts,
@@ -24,65 +28,71 @@ from counterlens.workflows.curate.pool import (
 )
 
 
-def choose_classes(
-    pool: Sequence[str],
-    *,
-    model: str,
-    least: int = 5,
-    cosine: float = COSINE,
-    per_group: int | None = None,
-    alias: Sequence[str] = (),
-    out: Path | None = None,
-    device: str = "auto",
-    trust_remote_code: bool = False,
-    quiet: bool = False,
-) -> Run:
+@takes(ClassesOptions)
+def choose_classes(pool: Sequence[str], options: ClassesOptions) -> Result:
     """Which classes of a pool a set should be made of; RUN/classes.txt is the list to edit.
 
     Args:
-        pool: specs of labelled sets; no picture is read.
-        model: whose classes and last layer are used.
-        least: images that a class must have.
-        cosine: classes whose rows of the last layer are this near or nearer overlap.
-        per_group: most classes of one WordNet group, those with the most images; None for all.
+        pool: specs of labelled sets; no image is read.
     """
-    if least < 1 or not 0 < cosine <= 1 or (per_group is not None and per_group < 1):
+    _check(options)
+    specs, model = texts(pool), options.model
+    loaded = load_models(
+        [model], device=options.device, trust_remote_code=options.trust_remote_code
+    )
+    parts = Parts.open(specs, alias=options.alias, limit=None, seed=0)
+    parts.need_labels()
+    frame = choose_frame(loaded, parts, "pool")
+    choices = _propose(loaded[0], parts, frame, options)
+    name = f"classes-{name_of(specs[0])}"
+    folder = options.out or new_folder("curate", name)
+    inputs = {"pool": specs}
+    with running("curate classes", options, name=name, inputs=inputs, folder=folder) as run:
+        run.note(
+            model=model, data="+".join(p.name for p in parts.sets), kind="classes",
+            filters=filter_facts([model], loaded),
+        )  # fmt: skip
+        run.write_table("matching", matches(parts, loaded[0]))
+        run.write_table("proposal", [asdict(choice) for choice in choices])
+        run.add_numbers(_numbers(choices))
+        write_text(run.folder / "classes.txt", listing(choices))
+    logger(options)(
+        f"next: edit {run.folder / 'classes.txt'}, then counterlens curate adversarial "
+        f"{' '.join(specs)} --filter {model} --classes {run.folder / 'classes.txt'}"
+    )
+    return Result(run)
+
+
+def _check(options: ClassesOptions) -> None:
+    per_group = options.per_group
+    if (
+        options.least < 1
+        or not 0 < options.cosine <= 1
+        or (per_group is not None and per_group < 1)
+    ):
         raise InputError(
             "--least takes 1 or more images, --cosine a number in (0, 1], --per-group 1 or more."
         )
-    loaded = load_models([model], device=device, trust_remote_code=trust_remote_code)
-    parts = Parts.open(pool, alias=alias, limit=None, seed=0)
-    parts.need_labels()
-    frame = choose_frame(loaded, parts, "pool")
-    labels = labelled(parts, frame, loaded[0]).images.labels
+
+
+def _propose(
+    model: Classifier, parts: Parts, frame: Frame, options: ClassesOptions
+) -> list[Choice]:
+    """The verdict on every class of the pool that the model knows."""
+    labels = labelled(parts, frame, model).images.labels
     counts = np.bincount(labels[labels >= 0], minlength=len(frame.classes))
-    rows = head(loaded[0]).weight.detach().cpu().numpy()[list(frame.columns[0])]
-    made = propose(frame.classes, counts, rows, least=least, cosine=cosine, per_group=per_group)
-    settings = {
-        "pool": list(pool), "model": model, "least": least, "cosine": cosine,
-        "per_group": per_group,
-    }  # fmt: skip
-    folder = out or new_folder("curate", f"classes-{name_of(pool[0])}")
-    run = Run.create(folder, "curate classes", settings)
-    run.note(
-        model=model, data="+".join(p.name for p in parts.sets), kind="classes",
-        filters=filter_facts([model], loaded),
-    )  # fmt: skip
-    run.write_table("matching", matches(parts, loaded[0]))
-    run.write_table("proposal", [asdict(choice) for choice in made])
-    run.add_numbers(_numbers(made))
-    write_text(run.folder / "classes.txt", listing(made))
-    render(run)
-    run.finish()
-    names = " ".join(pool)
-    teller(quiet)(
-        f"next: edit {run.folder / 'classes.txt'}, then counterlens curate adversarial {names} "
-        f"--filter {model} --classes {run.folder / 'classes.txt'}"
+    rows = head(model).weight.detach().cpu().numpy()[list(frame.columns[0])]
+    return propose(
+        frame.classes,
+        counts,
+        rows,
+        least=options.least,
+        cosine=options.cosine,
+        per_group=options.per_group,
     )
-    return run
 
 
-def listing(made: Sequence[Choice]) -> str:
+def listing(choices: Sequence[Choice]) -> str:
     """The list as people edit it: a class a line, dropped ones behind a #.
 
     >>> cat = Choice("cat", 9, True, "", "", 0.1, "")
@@ -90,18 +100,22 @@ def listing(made: Sequence[Choice]) -> str:
     'cat\\n# dog   (rare, 1 images)\\n'
     """
     lines = []
-    for choice in made:
+    for choice in choices:
         near = f" {choice.other}" if choice.other else ""
-        told = f"# {choice.name}   ({choice.why}{near}, {choice.images} images)"
-        lines.append(choice.name if choice.keep else told)
+        dropped = f"# {choice.name}   ({choice.why}{near}, {choice.images} images)"
+        lines.append(choice.name if choice.keep else dropped)
     return "\n".join(lines) + "\n"
 
 
-def _numbers(made: Sequence[Choice]) -> dict[str, Number]:
-    counts = Counter(choice.why or "kept" for choice in made)
+def _numbers(choices: Sequence[Choice]) -> dict[str, Number]:
+    counts = Counter(choice.why or "kept" for choice in choices)
     return {
         f"classes.{word}": Number(
-            float(counts[word]), len(made), None, None, "classes of the pool that the model knows"
+            float(counts[word]),
+            len(choices),
+            None,
+            None,
+            "classes of the pool that the model knows",
         )
         for word in ("kept", "rare", "backdrop", "overlaps", "group")
     }

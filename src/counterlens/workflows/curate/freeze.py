@@ -16,82 +16,96 @@ from counterlens.data.provenance import COLUMNS
 from counterlens.data.sources.frozen import SCHEMA
 from counterlens.errors import InputError, RunExists
 from counterlens.runs import Number, Run, write_json, write_text
-from counterlens.workflows._shared.session import teller
+from counterlens.workflows._shared.options import takes
+from counterlens.workflows._shared.result import Result
+from counterlens.workflows._shared.session import logger
 from counterlens.workflows.curate.frozen_card import readme
-from counterlens.workflows.curate.frozen_files import FORMATS, write_images
-from counterlens.workflows.curate.frozen_review import accepted
+from counterlens.workflows.curate.frozen_files import write_images
+from counterlens.workflows.curate.frozen_review import Accepted, accepted
 from counterlens.workflows.curate.held_out import transfer
+from counterlens.workflows.curate.options import FreezeOptions
 from counterlens.workflows.curate.sharded import SHARD, Where
 from counterlens.workflows.curate.shortlist import classes_of, shortlist
 
 
-def freeze(
-    run: Path,
-    *,
-    out: Path,
-    form: str = "folder",
-    held_out: Sequence[str] = (),
-    unreviewed: bool = False,
-    least: int = 1,
-    keep_metadata: bool = False,
-    on: str = "here",
-    workers: int | None = None,
-    seed: int = 0,
-    device: str = "auto",
-    trust_remote_code: bool = False,
-    quiet: bool = False,
-) -> dict[str, Any]:
-    """Write the accepted images of a curation as a data set; returns its card.
+@takes(FreezeOptions)
+def freeze(run: Path | str | Run | Result, options: FreezeOptions) -> dict[str, Any]:
+    """Write the accepted images of a curation as a data set in `out`; returns its card.
 
     Args:
-        run: folder of `curate adversarial` or `curate ood`.
-        out: folder to create.
-        form: "folder" for a folder per class, "webdataset" for tar files.
-        held_out: models that had no part in the filtration, for the transfer check.
-        unreviewed: freeze the whole shortlist, whatever reviewers said of it.
-        least: reviewers who must have judged an image.
-        keep_metadata: leave EXIF, GPS and other metadata in the files.
-        on: where held-out models run: here, ray, or ray://HOST:PORT.
-        workers: most workers on Ray.
+        run: result or folder of `curate adversarial` or `curate ood`.
     """
-    opened = Run.open(run)
-    kind = opened.manifest.get("kind")
-    if kind not in ("adversarial", "ood") or not opened.done:
-        raise InputError(
-            f"{run} is no finished curation. Make one: counterlens curate adversarial."
-        )
-    if form not in FORMATS:
-        raise InputError(f"--format is {form!r}, expected {' or '.join(FORMATS)}.")
+    opened, out = finished(run), options.out
+    if out is None:
+        raise InputError("no folder came for the data set, expected out=FOLDER (--out FOLDER).")
     if out.exists() and any(out.iterdir()):
         raise RunExists(f"{out} is not empty. Choose another --out.")
-    say = teller(quiet)
+    log = logger(options)
     shortlist(opened)  # checked before anything of it is used
-    chosen = accepted(opened, unreviewed=unreviewed, least=least)
+    chosen = accepted(opened, unreviewed=options.unreviewed, least=options.least)
     if not opened.table("shortlist"):
-        raise InputError(f"the shortlist of {run} is empty, so there is nothing to freeze.")
+        raise InputError(f"the shortlist of {opened.folder} is empty: there is nothing to freeze.")
     if not chosen.rows:
         raise InputError(
-            f"no image of {run} has been accepted, so there is nothing to freeze. "
-            f"See how far the review has come: counterlens curate review {run} --status."
+            f"no image of {opened.folder} has been accepted, so there is nothing to freeze. See "
+            f"how far the review has come: counterlens curate review {opened.folder} --status."
         )
-    where = Where(SHARD, on, workers, device)
     numbers, others = transfer(
-        opened, chosen.rows, held_out, where=where, trust=trust_remote_code, seed=seed, say=say
+        opened,
+        chosen.rows,
+        options.held_out,
+        where=Where(SHARD, options.on, options.ray_workers, options.device),
+        trust=options.trust_remote_code,
+        seed=options.seed,
+        log=log,
     )
+    card = _write(opened, chosen, out, options, {**chosen.numbers, **numbers}, others)
+    log(f"{card['images']} images frozen in {out}: {card['review']['summary']}")
+    log(f"next: counterlens audit MODEL {out}")
+    return card
+
+
+def finished(run: Path | str | Run | Result) -> Run:
+    """A finished curation, from its result or its folder."""
+    folder = run if isinstance(run, Path | str) else run.folder
+    opened = Run.open(Path(folder))
+    if opened.manifest.get("kind") not in ("adversarial", "ood") or not opened.done:
+        raise InputError(
+            f"{folder} is no finished curation. Make one: counterlens curate adversarial."
+        )
+    return opened
+
+
+def _write(
+    run: Run,
+    chosen: Accepted,
+    out: Path,
+    options: FreezeOptions,
+    numbers: Mapping[str, Number],
+    held_out: Sequence[Mapping[str, Any]],
+) -> dict[str, Any]:
+    """The folder of the data set, its card last: a folder with a card is whole."""
     out.mkdir(parents=True, exist_ok=True)
-    classes = classes_of(opened)
+    classes = classes_of(run)
     listed = write_images(
-        opened, chosen.rows, out, form=form, classes=classes, keep_metadata=keep_metadata
+        run,
+        chosen.rows,
+        out,
+        form=options.form,
+        classes=classes,
+        keep_metadata=options.keep_metadata,
     )
-    told = "kept" if keep_metadata else "removed"
-    facts = {"format": form, "classes": classes, "review": chosen.card, "metadata": told}
-    card = _card(opened, listed, facts, {**chosen.numbers, **numbers}, others)
+    facts = {
+        "format": options.form,
+        "classes": classes,
+        "review": chosen.card,
+        "metadata": "kept" if options.keep_metadata else "removed",
+    }
+    card = _card(run, listed, facts, numbers, held_out)
     write_text(out / "images.jsonl", "".join(_line(row) for row in listed))
     write_text(out / "README.md", readme(card))
     _write_checksums(out)
-    write_json(out / "card.json", card)  # last: a folder with a card is whole
-    say(f"{len(listed)} images frozen in {out}: {chosen.card['summary']}")
-    say(f"next: counterlens audit MODEL {out}")
+    write_json(out / "card.json", card)
     return card
 
 

@@ -1,8 +1,8 @@
 """The held-out models of a frozen set: that they are none of the filters, and their numbers.
 
 Whether a model is held out is decided by its weights as loaded, not by how it was named. Logits
-over the pool are made shard by shard and kept beside the run in RUN.held-out/, so that freezing
-again, after more of the review, does not repeat them; the folder may be deleted at any time.
+over the pool are computed shard by shard and stored beside the run in RUN.held-out/, so that
+freezing again, after more of the review, does not repeat them; the folder may be deleted.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ from counterlens.models.weights import shared_weights, weights_hash
 from counterlens.runs import Number, Run, key_part
 from counterlens.runs.keys import model_words
 from counterlens.types import Logits
-from counterlens.workflows._shared.session import Say
+from counterlens.workflows._shared.session import Log
 from counterlens.workflows.audit.network_facts import network_facts
 from counterlens.workflows.curate.pool import Frame, Parts, labelled, load_models
 from counterlens.workflows.curate.sharded import Where, in_shards
@@ -110,7 +110,7 @@ def transfer(
     where: Where,
     trust: bool,
     seed: int,
-    say: Say,
+    log: Log,
 ) -> tuple[dict[str, Number], list[dict[str, Any]]]:
     """Numbers of the transfer check, and what the card says of each held-out model."""
     if not specs:
@@ -127,40 +127,52 @@ def transfer(
     held = load_held_out(run, specs, filters, device=where.device, trust=trust)
     target = _target(run, rows, filters[0], adversarial)
     known = None if adversarial else open_set(settings["inside"])
+    pass_ = _Pass(run, target.classes, where, trust, log)
     numbers: dict[str, Number] = {}
     for one in held:
-        logits = _logits(run, one, target.pool, target.classes, where, trust, say)
+        logits = pass_.logits(one, target.pool)
         if known is None:
             numbers |= adversarial_numbers(one.key, logits, target, seed=seed)
         else:
-            inside = _logits(run, one, known, target.classes, where, trust, say)
+            inside = pass_.logits(one, known)
             numbers |= ood_numbers(one.key, inside, logits, target.chosen, seed=seed)
     return numbers, [one.facts for one in held]
 
 
-def _logits(
-    run: Run,
-    held: HeldOut,
-    images: ImageSet,
-    classes: Sequence[str],
-    where: Where,
-    trust: bool,
-    say: Say,
-) -> Logits:
-    """Logits of all images over the curated classes, read back where they are kept."""
-    columns = match_classes(held.model.classes, classes, least=1.0).position
-    asked = Answering(images, held.spec, columns, where.device, trust)
-    make = asked if where.on != "here" else lambda: asked.using(held.model)
-    with tempfile.TemporaryDirectory() as passing:
-        folder = _kept(run, held, images, columns, where.size)
-        if parse(held.spec).scheme == "file":  # its code may change while its weights do not
-            folder = Path(passing)
-        what = f"images seen by {held.spec}"
-        found = in_shards(folder, make, len(images), where, what=what, say=say)
-    return torch.from_numpy(found["logits"])
+@dataclass(frozen=True)
+class _Pass:
+    """Passes of held-out models over images.
+
+    Args:
+        run: the curation, beside which logits are stored.
+        classes: of the curated set.
+        where: how a pass is cut, and where it runs.
+        trust: whether models may run code of their own.
+        log: takes lines of progress.
+    """
+
+    run: Run
+    classes: Sequence[str]
+    where: Where
+    trust: bool
+    log: Log
+
+    def logits(self, held: HeldOut, images: ImageSet) -> Logits:
+        """Logits of all images over the curated classes, read back where they are stored."""
+        where = self.where
+        columns = match_classes(held.model.classes, self.classes, least=1.0).position
+        query = Answering(images, held.spec, columns, where.device, self.trust)
+        make = query if where.on != "here" else lambda: query.using(held.model)
+        with tempfile.TemporaryDirectory() as temporary:
+            folder = _stored(self.run, held, images, columns, where.size)
+            if parse(held.spec).scheme == "file":  # its code may change while its weights do not
+                folder = Path(temporary)
+            what = f"images seen by {held.spec}"
+            table = in_shards(folder, make, len(images), where, what=what, log=self.log)
+        return torch.from_numpy(table["logits"])
 
 
-def _kept(run: Run, held: HeldOut, images: ImageSet, columns: Sequence[int], size: int) -> Path:
+def _stored(run: Run, held: HeldOut, images: ImageSet, columns: Sequence[int], size: int) -> Path:
     """The folder of a model's logits: named by its weights, its input and the images."""
     facts = {
         "weights": held.facts["weights_hash"],

@@ -9,7 +9,6 @@ Differs: any pool will do, since the 80 million tiny images are withdrawn. Pictu
 
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 
@@ -20,16 +19,17 @@ from counterlens.errors import InputError
 from counterlens.images import ImageSet
 from counterlens.label_spaces.matching import pair_classes
 from counterlens.models import load
-from counterlens.report import render
-from counterlens.runs import Number, Run, new_folder
+from counterlens.runs import Number, Run
 from counterlens.screen import lowlevel
-from counterlens.screen.copies import MOST_BITS, Signatures, copies, signatures
+from counterlens.screen.copies import Signatures, copies, signatures
 from counterlens.types import Preprocess
-from counterlens.workflows._shared.session import teller
+from counterlens.workflows._shared.options import takes
+from counterlens.workflows._shared.result import Result
+from counterlens.workflows._shared.session import Log, logger, running
+from counterlens.workflows.curate.options import OutdataOptions
 from counterlens.workflows.curate.outdata_files import show_removed, write_kept
 from counterlens.workflows.curate.outdata_rules import (
     COPY,
-    TYPICAL,
     Removal,
     alike,
     by_name,
@@ -40,85 +40,67 @@ CHECKED = 2000
 """Pictures of each set whose low-level statistics are compared."""
 
 
-def outdata(
-    inside: str,
-    pool: str,
-    *,
-    model: str | None = None,
-    drop: Sequence[str] = (),
-    keep: Sequence[str] = (),
-    most_bits: int = MOST_BITS,
-    typical: float = TYPICAL,
-    limit: int | None = None,
-    out: Path | None = None,
-    seed: int = 0,
-    device: str = "auto",
-    quiet: bool = False,
-) -> Run:
-    """Clean a pool of copies of the data and of pictures of its classes; test what remains.
+@takes(OutdataOptions)
+def outdata(inside: str, pool: str, options: OutdataOptions) -> Result:
+    """Clean a pool of copies of the data and of images of its classes; test what remains.
 
     Args:
         inside: spec of the data with its classes.
-        pool: spec of the pictures to clean.
-        model: whose features say what looks like the data. Default: the shipped classifier of
-            these classes, if there is one; "none" leaves this test out.
-        drop: further classes of the pool that show the data's classes.
-        keep: classes of the pool that do not, whatever their name says.
-        most_bits: of 64, in which the hash of a copy may differ.
-        typical: a picture looks like the data if it lies as near to it as this share of the
-            data's own pictures lie to each other.
-        limit: at most so many pictures of the pool.
+        pool: spec of the images to clean.
     """
-    if not 0 < typical < 1:
-        raise InputError(f"--typical is {typical}, expected a share between 0 and 1.")
-
-    say = teller(quiet)
-    own, others = open_set(inside), open_set(pool, limit=limit, seed=seed)
+    if not 0 < options.typical < 1:
+        raise InputError(f"typical is {options.typical}, expected a share between 0 and 1.")
+    log = logger(options)
+    own, others = open_set(inside), open_set(pool, limit=options.limit, seed=options.seed)
     if not own.classes:
         raise InputError(f"{inside} has no classes, expected a folder with a sub-folder per class.")
-    _check_names(others, (*drop, *keep))
-    classifier = _judge(model, own, device)
-    settings = {
-        "in": inside, "pool": pool, "model": model, "drop": list(drop), "keep": list(keep),
-        "most_bits": most_bits, "typical": typical, "limit": limit, "seed": seed,
-    }  # fmt: skip
-    folder = out or new_folder("outdata", f"{own.name}-{others.name}")
-    run = Run.create(folder, "outdata", settings)
-    run.note(
-        data=f"{others.name} against {own.name}",
-        model=classifier.name if classifier else None,
-        data_fingerprint={s.name: s.fingerprint for s in (own, others)},
-        notes={s.name: list(s.notes) for s in (own, others) if s.notes},
-    )
+    _check_names(others, (*options.drop, *options.keep))
+    classifier = _judge(options.model, own, options.device)
+    name, inputs = f"{own.name}-{others.name}", {"in": inside, "pool": pool}
+    with running("outdata", options, name=name, inputs=inputs) as run:
+        run.note(
+            data=f"{others.name} against {own.name}",
+            model=classifier.name if classifier else None,
+            data_fingerprint={s.name: s.fingerprint for s in (own, others)},
+            notes={s.name: list(s.notes) for s in (own, others) if s.notes},
+        )
+        if classifier is None:
+            _notice(run, own)
+        removed = _removals(own, others, classifier, options, log)
+        left = np.array([i for i in range(len(others)) if i not in removed], dtype=np.int64)
+        if not len(left):
+            raise InputError(f"nothing of {pool} is left: all {len(others)} images show the data.")
+        log(f"{len(left)} images stay; comparing low-level statistics")
+        remaining = subset(others, left)
+        _tables(run, others, own, removed)
+        show_removed(run, own, others, removed)
+        run.add_numbers(_counts(removed, len(others)))
+        _low_level(run, own, remaining, classifier, options.seed)
+        run.note(kept=write_kept(run.folder, remaining))
+    log(f'train with it: counterlens train RECIPE --out-data "{run.manifest["kept"]}"')
+    return Result(run)
 
-    say(f"{len(own)} pictures of {own.name}, {len(others)} of {others.name}: hashing")
+
+def _removals(
+    own: ImageSet,
+    others: ImageSet,
+    classifier: Classifier | None,
+    options: OutdataOptions,
+    log: Log,
+) -> dict[int, Removal]:
+    """Rows of the pool that go, and why: copies before class names before features."""
+    log(f"{len(own)} images of {own.name}, {len(others)} of {others.name}: hashing")
     removed = {
         c.other: Removal(COPY, c.own, f"{c.bits} of 64 bits differ", float(c.bits))
-        for c in copies(_signed(own), _signed(others), most_bits=most_bits)
+        for c in copies(_signed(own), _signed(others), most_bits=options.most_bits)
     }
-    removed = {**by_name(own, others, drop, keep), **removed}
-    if classifier is not None:
-        say(f"features of {classifier.name}")
-        near = embed(classifier, own), embed(classifier, others)
-        found = alike(own, others, *near, typical=typical, keep=keep)
-        removed = {**found, **removed}
-    else:
-        _notice(run, own)
-    kept = np.array([i for i in range(len(others)) if i not in removed], dtype=np.int64)
-    if not len(kept):
-        raise InputError(f"nothing of {pool} is left: all {len(others)} pictures show the data.")
-
-    say(f"{len(kept)} pictures stay; comparing low-level statistics")
-    remaining = subset(others, kept)
-    _tables(run, others, own, removed)
-    show_removed(run, own, others, removed)
-    run.add_numbers(_counts(removed, len(others)))
-    _low_level(run, own, remaining, classifier, seed)
-    run.note(kept=write_kept(run.folder, remaining))
-    render(run)
-    run.finish()
-    say(f'train with it: counterlens train RECIPE --out-data "{run.manifest["kept"]}"')
-    return run
+    removed = {**by_name(own, others, options.drop, options.keep), **removed}
+    if classifier is None:
+        return removed
+    log(f"features of {classifier.name}")
+    near = embed(classifier, own), embed(classifier, others)
+    similar = alike(own, others, *near, typical=options.typical, keep=options.keep)
+    return {**similar, **removed}
 
 
 def _check_names(others: ImageSet, names: Sequence[str]) -> None:
@@ -130,11 +112,11 @@ def _check_names(others: ImageSet, names: Sequence[str]) -> None:
         )
 
 
-def _judge(model: str | None, own: ImageSet, device: str) -> Classifier | None:
+def _judge(model: str, own: ImageSet, device: str) -> Classifier | None:
     """The classifier whose features are used; by default a shipped one of the same classes."""
     if model == "none":
         return None
-    if model is not None:
+    if model != "auto":
         return load(model, device=device)
     cards = [zoo.card(name) for name in zoo.names()]
     # a model that was trained against a pool has learnt to push it away: plain ones come first

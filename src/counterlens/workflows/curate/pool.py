@@ -18,7 +18,7 @@ from counterlens.label_spaces.matching import pair_classes
 from counterlens.models import load
 from counterlens.models.weights import weights_hash
 from counterlens.runs import Run, read_json, write_json
-from counterlens.workflows._shared.session import Say
+from counterlens.workflows._shared.session import Log
 from counterlens.workflows.curate.sharded import Where, in_shards
 
 
@@ -29,12 +29,12 @@ class Frame:
     Args:
         classes: names, in the order of the columns.
         columns: for each model its outputs that stand for them.
-        told: in words.
+        description: in words.
     """
 
     classes: tuple[str, ...]
     columns: tuple[tuple[int, ...], ...]
-    told: str
+    description: str
 
 
 @dataclass(frozen=True)
@@ -45,13 +45,13 @@ class Pool:
         images: all of them; labels are columns of the frame, −1 for a class outside it.
         sets: name of the set of each image.
         own: the class of each image in the words of its set; empty where unknown.
-        aside: files that never became images, and why.
+        excluded: files that never became images, and why.
     """
 
     images: ImageSet
     sets: tuple[str, ...]
     own: tuple[str, ...]
-    aside: tuple[Excluded, ...]
+    excluded: tuple[Excluded, ...]
 
 
 @dataclass(frozen=True)
@@ -59,13 +59,13 @@ class Parts:
     """The sets of a pool as they were opened."""
 
     sets: tuple[ImageSet, ...]
-    aside: tuple[Excluded, ...]
+    excluded: tuple[Excluded, ...]
 
     @classmethod
     def open(
         cls, specs: Sequence[str], *, alias: Sequence[str] = (), limit: int | None, seed: int
     ) -> "Parts":
-        """Open the sets; what cannot be used is set aside.
+        """Open the sets; what cannot be used is excluded.
 
         Args:
             alias: "NAME=CLASS": classes of the pool that the filters know by another name.
@@ -74,17 +74,19 @@ class Parts:
             raise InputError("no pool came, expected a folder, a manifest or pack:FILE.npz.")
         names = dict(_alias(text) for text in alias)
         unused = set(names)
-        sets, aside = [], []
+        sets, excluded = [], []
         for spec in specs:
             own: list[Excluded] = []
             part = open_part(spec, own, limit=limit, seed=seed)
             named = tuple(names.get(name, name) for name in part.classes)
             unused -= set(part.classes)
             sets.append(replace(part, classes=named))
-            aside += [(f"{part.name}/{name}" if len(specs) > 1 else name, why) for name, why in own]
+            excluded += [
+                (f"{part.name}/{name}" if len(specs) > 1 else name, why) for name, why in own
+            ]
         if unused:
             raise InputError(f"--alias names {sorted(unused)[0]!r}, which no set of the pool has.")
-        return cls(tuple(sets), tuple(aside))
+        return cls(tuple(sets), tuple(excluded))
 
     def need_labels(self) -> None:
         """Refuse a set none of whose images has a class."""
@@ -124,31 +126,31 @@ def choose_frame(models: Sequence[Classifier], parts: Parts, wanted: str) -> Fra
     """
     first = models[0].classes
     if wanted == "pool":
-        shown = sorted({i for part in parts.sets for i in _places(first, part) if i >= 0})
-        told = f"the {len(shown)} classes of {models[0].name} that the pool shows"
+        outputs = sorted({i for part in parts.sets for i in _places(first, part) if i >= 0})
+        description = f"the {len(outputs)} classes of {models[0].name} that the pool shows"
     elif wanted == "all":
-        shown = list(range(len(first)))
-        told = f"all {len(first)} classes of {models[0].name}"
+        outputs = list(range(len(first)))
+        description = f"all {len(first)} classes of {models[0].name}"
     elif wanted in SPACES:
         map_ = declared_map(wanted, first)
         if map_ is None or map_.rule != "subset":
             raise InputError(f"--classes {wanted} is no subset of the classes of {models[0].name}.")
-        shown = list(map_.columns)
-        told = f"the {len(shown)} classes of {wanted}"
+        outputs = list(map_.columns)
+        description = f"the {len(outputs)} classes of {wanted}"
     else:
-        shown = _listed(Path(wanted), first)
-        told = f"the {len(shown)} classes of {Path(wanted).name}"
-    if len(shown) < 2:
+        outputs = _listed(Path(wanted), first)
+        description = f"the {len(outputs)} classes of {Path(wanted).name}"
+    if len(outputs) < 2:
         raise InputError(
-            f"the pool shows {len(shown)} classes of {models[0].name}, expected 2 or more. "
+            f"the pool shows {len(outputs)} classes of {models[0].name}, expected 2 or more. "
             "Name its folders as the model names its classes, or use --classes all."
         )
-    names = tuple(first[i] for i in shown)
-    columns = [tuple(shown)]
+    names = tuple(first[i] for i in outputs)
+    columns = [tuple(outputs)]
     for model in models[1:]:
-        found = match_classes(model.classes, names, least=1.0)
-        columns.append(found.position)
-    return Frame(names, tuple(columns), told)
+        matching = match_classes(model.classes, names, least=1.0)
+        columns.append(matching.position)
+    return Frame(names, tuple(columns), description)
 
 
 def _listed(path: Path, model_classes: Sequence[str]) -> list[int]:
@@ -179,18 +181,20 @@ def labelled(parts: Parts, frame: Frame, first: Classifier) -> Pool:
         part.classes[k] if k >= 0 else "" for part in parts.sets for k in part.labels.tolist()
     )
     sets = tuple(part.name for part in parts.sets for _ in range(len(part)))
-    return Pool(join_parts(parts.sets, np.concatenate(labels)), sets, own, parts.aside)
+    return Pool(join_parts(parts.sets, np.concatenate(labels)), sets, own, parts.excluded)
 
 
 def matches(parts: Parts, first: Classifier) -> list[dict[str, object]]:
     """Which class of each set is which of the filter's."""
     rows: list[dict[str, object]] = []
     for part in parts.sets:
-        found = pair_classes(first.classes, part.classes) if part.classes else []
-        for name, (i, how) in zip(part.classes, found, strict=True):
+        pairs = pair_classes(first.classes, part.classes) if part.classes else []
+        for name, (i, how) in zip(part.classes, pairs, strict=True):
             model_class = first.classes[i] if i >= 0 else None
-            told = f"{part.name}: {name}"
-            rows.append({"data_class": told, "model_class": model_class, "how": how or "none"})
+            data_class = f"{part.name}: {name}"
+            rows.append(
+                {"data_class": data_class, "model_class": model_class, "how": how or "none"}
+            )
     return rows
 
 
@@ -207,28 +211,19 @@ def filter_facts(specs: Sequence[str], models: Sequence[Classifier]) -> list[dic
     ]
 
 
-def judge_pool(
-    run: Run,
-    asked: Opinions,
-    *,
-    size: int,
-    on: str = "here",
-    workers: int | None = None,
-    say: Say,
-) -> dict[str, np.ndarray]:
+def judge_pool(run: Run, query: Opinions, where: Where, *, log: Log) -> dict[str, np.ndarray]:
     """Opinions on the whole pool, a row per image; what the run already has is read back."""
-    _same_pool(run, asked, size)
+    _same_pool(run, query, where.size)
     folder = run.path("tables", "opinions/x").parent
-    where = Where(size, on, workers, asked.device)
-    table = in_shards(folder, asked, len(asked.pool), where, what="images judged", say=say)
-    assert np.array_equal(table["row"], np.arange(len(asked.pool)))
+    table = in_shards(folder, query, len(query.pool), where, what="images judged", log=log)
+    assert np.array_equal(table["row"], np.arange(len(query.pool)))
     return table
 
 
-def _same_pool(run: Run, asked: Opinions, size: int) -> None:
+def _same_pool(run: Run, query: Opinions, size: int) -> None:
     """Shards of another pool must not be mixed with this one's."""
     path = run.path("state", "pool.json")
-    facts = {"fingerprint": asked.pool.fingerprint, "images": len(asked.pool), "shard": size}
+    facts = {"fingerprint": query.pool.fingerprint, "images": len(query.pool), "shard": size}
     if path.exists() and read_json(path) != facts:
         raise RunExists(f"the pool of {run.folder} has changed since. Choose another --out.")
     write_json(path, facts)

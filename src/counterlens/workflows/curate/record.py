@@ -3,6 +3,7 @@
 import hashlib
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,81 +27,105 @@ _GALLERY = 24
 _LOW_LEVEL = 1000  # images of each side
 
 
-def keep_shortlist(
-    run: Run,
-    pool: Pool,
-    frame: Frame,
-    table: dict[str, np.ndarray],
-    made: Funnel,
-    given: dict[str, str],
+@dataclass(frozen=True)
+class Curation:
+    """What a filtration leaves.
+
+    Args:
+        run: where it is written.
+        pool: the images that were chosen from.
+        frame: the classes in which answers were counted.
+        table: what the filters say, a value per image of the pool in each column.
+        funnel: which images are left, best first, and which stage dropped the others.
+    """
+
+    run: Run
+    pool: Pool
+    frame: Frame
+    table: dict[str, np.ndarray]
+    funnel: Funnel
+
+
+def write_shortlist(
+    curation: Curation,
+    provenance: dict[str, str],
     scores: dict[str, np.ndarray],
     probes: Sequence[Probes] = (),
 ) -> None:
-    """The shortlist with its pictures as they are stored, best first; the first ones are shown.
+    """The shortlist with its images as they are stored, best first; the first ones are shown.
 
     Args:
-        given: licence and source of images whose set does not state them.
+        provenance: licence and source of images whose set does not state them.
         scores: further columns, a value per image of the pool.
         probes: of the first images of the shortlist.
     """
+    run, pool = curation.run, curation.pool
     rows, gallery = [], []
-    filters = sum(key.endswith("_confidence") for key in table)
-    for rank, row in enumerate(made.rows.tolist(), 1):
+    for rank, row in enumerate(curation.funnel.rows.tolist(), 1):
         data = encoded(pool.images.read, row)
         name = f"shortlist/{rank:05d}{suffix_of(data) or '.img'}"
         with atomic(run.path("images", name)) as part:
             part.write_bytes(data)
-        label = int(pool.images.labels[row])
-        answer = frame.classes[int(table["0_answer"][row])]
         entry = {
             "rank": rank,
-            "id": pool.images.ids[row],
-            "row": row,
-            "set": pool.sets[row],
-            "label": frame.classes[label] if label >= 0 else pool.own[row],
-            "answer": answer,
-            "confidence": float(table["0_confidence"][row]),
-            **{key: float(values[row]) for key, values in scores.items()},
-            "answers": [frame.classes[int(table[f"{f}_answer"][row])] for f in range(filters)],
-            "width": int(table["width"][row]),
-            "height": int(table["height"][row]),
+            **_answers(curation, row, {key: float(values[row]) for key, values in scores.items()}),
             "image": f"images/{name}",
             "sha256": hashlib.sha256(data).hexdigest(),
-            **_provenance(pool, row, given, data),
+            **_provenance(pool, row, provenance, data),
             **(_suggested(probes[rank - 1]) if rank <= len(probes) else {}),
         }
         rows.append(entry)
         if rank <= _GALLERY:
-            gallery.append(_shown(run, pool.images, row, entry, label >= 0))
+            known = int(pool.images.labels[row]) >= 0
+            gallery.append(_thumbnail(run, pool.images, row, entry, known))
     run.write_table("shortlist", rows)
     run.write_table("gallery", gallery)
 
 
-def _suggested(found: Probes) -> dict[str, object]:
+def _answers(curation: Curation, row: int, scores: dict[str, float]) -> dict[str, Any]:
+    """An image of the pool: its label, what the filters say of it, its scores and its size."""
+    pool, table, classes = curation.pool, curation.table, curation.frame.classes
+    label = int(pool.images.labels[row])
+    filters = sum(key.endswith("_confidence") for key in table)
     return {
-        "suggested": list(found.tags),
-        "moved": found.moved,
-        "shuffled": found.shuffled,
-        "border": found.border,
+        "id": pool.images.ids[row],
+        "row": row,
+        "set": pool.sets[row],
+        "label": classes[label] if label >= 0 else pool.own[row],
+        "answer": classes[int(table["0_answer"][row])],
+        "confidence": float(table["0_confidence"][row]),
+        **scores,
+        "answers": [classes[int(table[f"{f}_answer"][row])] for f in range(filters)],
+        "width": int(table["width"][row]),
+        "height": int(table["height"][row]),
     }
 
 
-def _provenance(pool: Pool, row: int, given: dict[str, str], data: bytes) -> dict[str, str]:
-    """Licence, author and source of an image: its own, else as given for the pool.
+def _suggested(probes: Probes) -> dict[str, object]:
+    return {
+        "suggested": list(probes.tags),
+        "moved": probes.moved,
+        "shuffled": probes.shuffled,
+        "border": probes.border,
+    }
+
+
+def _provenance(pool: Pool, row: int, default: dict[str, str], data: bytes) -> dict[str, str]:
+    """Licence, author and source of an image: its own, else as stated for the pool.
 
     The author of a photograph that its set does not name is the artist its EXIF names.
     """
     own = {fact: str(pool.images.extra[fact][row]) for fact in COLUMNS}
     embedded = credits(data)
     return {
-        "licence": own["licence"] or given["licence"] or NOT_STATED,
+        "licence": own["licence"] or default["licence"] or NOT_STATED,
         "author": own["author"] or embedded["author"] or NOT_STATED,
-        "source": own["source"] or given["source"] or pool.sets[row],
+        "source": own["source"] or default["source"] or pool.sets[row],
         "copyright": embedded["copyright"],
     }
 
 
-def _shown(
+def _thumbnail(
     run: Run, images: ImageSet, row: int, entry: dict[str, Any], known: bool
 ) -> dict[str, Any]:
     pixels = images.read(row)
@@ -120,69 +145,66 @@ def _shown(
     }
 
 
-def write_funnel(
-    run: Run, pool: Pool, table: dict[str, np.ndarray], made: Funnel, copies: Copies
-) -> None:
+def write_funnel(curation: Curation, copies: Copies) -> None:
     """Stages with counts, what was set aside and why, and which stage dropped each image."""
-    found = len(table["row"]) + len(pool.aside)
-    rows = [
-        {"stage": "pool", "rule": "files found", "before": found, "dropped": 0, "kept": found},
+    run, pool, table, funnel = curation.run, curation.pool, curation.table, curation.funnel
+    rows = _stages(len(table["row"]), len(pool.excluded), funnel)
+    run.write_table("funnel", rows)
+    broken = np.flatnonzero(table["why"] != "")
+    excluded = [*pool.excluded, *((pool.images.ids[i], table["why"][i]) for i in broken.tolist())]
+    run.write_table("aside", [{"id": name, "why": why} for name, why in excluded])
+    counts = Counter(why for _, why in excluded)
+    run.write_table("aside_counts", [{"why": w, "images": n} for w, n in counts.most_common()])
+    run.write_table("copies", copies.rows)
+    names = [stage.name for stage in funnel.stages]
+    fate = (
+        {"id": i, "dropped_by": names[f] if f >= 0 else None}
+        for i, f in zip(pool.images.ids, funnel.fate.tolist(), strict=True)
+    )
+    run.write_table("fate", fate)
+    numbers = {}
+    for row in rows:
+        left, before = float(row["kept"]), int(row["before"])
+        text = f"images left: {row['rule']}"
+        key = f"funnel.{key_part(str(row['stage']))}"
+        numbers[key] = Number(left, before, None, None, text)
+    run.add_numbers(numbers)
+
+
+def _stages(images: int, excluded: int, funnel: Funnel) -> list[dict[str, Any]]:
+    """One row per stage, the files of the pool first."""
+    files = images + excluded
+    return [
+        {"stage": "pool", "rule": "files found", "before": files, "dropped": 0, "kept": files},
         {
             "stage": "pictures",
             "rule": "by name and place; the others are listed as set aside",
-            "before": found,
-            "dropped": len(pool.aside),
-            "kept": len(table["row"]),
+            "before": files,
+            "dropped": excluded,
+            "kept": images,
         },
+        *(
+            {
+                "stage": stage.name,
+                "rule": stage.description,
+                "before": stage.before,
+                "dropped": stage.before - stage.after,
+                "kept": stage.after,
+            }
+            for stage in funnel.stages
+        ),
     ]
-    rows += [
-        {
-            "stage": stage.name,
-            "rule": stage.description,
-            "before": stage.before,
-            "dropped": stage.before - stage.after,
-            "kept": stage.after,
-        }
-        for stage in made.stages
-    ]
-    run.write_table("funnel", rows)
-    broken = np.flatnonzero(table["why"] != "")
-    aside = [*pool.aside, *((pool.images.ids[i], table["why"][i]) for i in broken.tolist())]
-    run.write_table("aside", [{"id": name, "why": why} for name, why in aside])
-    counts = Counter(why for _, why in aside)
-    run.write_table("aside_counts", [{"why": w, "images": n} for w, n in counts.most_common()])
-    run.write_table("copies", copies.rows)
-    names = [stage.name for stage in made.stages]
-    fate = (
-        {"id": i, "dropped_by": names[f] if f >= 0 else None}
-        for i, f in zip(pool.images.ids, made.fate.tolist(), strict=True)
-    )
-    run.write_table("fate", fate)
-    run.add_numbers(
-        {
-            f"funnel.{key_part(str(row['stage']))}": Number(
-                float(str(row["kept"])),
-                int(str(row["before"])),
-                None,
-                None,
-                f"images left: {row['rule']}",
-            )
-            for row in rows
-        }
-    )
 
 
 def low_level_number(
-    one: ImageSet,
-    ours: np.ndarray,
-    other: ImageSet,
-    theirs: np.ndarray,
+    ours: tuple[ImageSet, np.ndarray],
+    theirs: tuple[ImageSet, np.ndarray],
     first: Classifier,
     seed: int,
 ) -> dict[str, Number]:
-    """How well colour, edges and codec alone tell the chosen images from the others."""
+    """How well colour, edges and codec alone tell some rows of a set from those of another."""
     sides = []
-    for images, rows in ((one, ours), (other, theirs)):
+    for images, rows in (ours, theirs):
         some = rows[sample_rows(len(rows), _LOW_LEVEL, seed)] if len(rows) else rows
         part = subset(images, some)
         sides.append([_statistics(part, i, first) for i in range(len(part))])

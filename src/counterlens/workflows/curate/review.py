@@ -3,6 +3,7 @@
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,10 @@ from counterlens.images import read, resize, thumbnail
 from counterlens.report.sheet import write_sheet
 from counterlens.review import Store, Verdict, agreement, decisions, same_person, store_path
 from counterlens.runs import Run, inside
+from counterlens.workflows._shared.options import takes
+from counterlens.workflows._shared.result import Result
+from counterlens.workflows._shared.session import logger
+from counterlens.workflows.curate.options import ReviewOptions
 from counterlens.workflows.curate.shortlist import shortlist
 
 KEYS = {"a": "accept", "r": "reject", "u": "unsure"}
@@ -19,51 +24,73 @@ _SIDE = 36  # pixels of a picture drawn in the terminal
 _SHEET = 360  # and of one on a page
 
 
-def review(
-    run: Path,
-    *,
-    reviewer: str = "",
-    adjudicate: bool = False,
-    sheet: Path | None = None,
-    take: Sequence[Path] = (),
-    export: Path | None = None,
-    status: bool = False,
-    quiet: bool = False,
-) -> dict[str, Any]:
+@takes(ReviewOptions)
+def review(run: Path | str | Run | Result, options: ReviewOptions) -> dict[str, Any]:
     """Take verdicts on the shortlist of a curation; returns how far the review has come.
 
     Args:
-        run: folder of the curation.
-        reviewer: whose verdicts are taken.
-        adjudicate: show only contested images; the word given settles them.
-        sheet: write a page for the browser here, and ask nothing.
-        take: files that such pages saved.
-        export: write all verdicts here, and ask nothing.
-        status: ask nothing.
+        run: result or folder of the curation.
     """
-    opened = Run.open(run)
+    opened = Run.open(Path(run if isinstance(run, Path | str) else run.folder))
+    folder = opened.folder
     rows = shortlist(opened)
     if not opened.done or not rows:
-        raise InputError(f"{run} has no shortlist. Make one: counterlens curate adversarial.")
+        raise InputError(f"{folder} has no shortlist. Make one: counterlens curate adversarial.")
     ids = [row["id"] for row in rows]
-    reviewer = reviewer.strip()
-    store = Store.create(store_path(opened.folder), ids, about=_about(opened))
-    asks = not (take or sheet or export or status)
-    if (asks or (sheet and adjudicate)) and not reviewer:
+    session = _Session(
+        opened,
+        Store.create(store_path(folder), ids, about=_about(opened)),
+        rows,
+        options.reviewer.strip(),
+        options.adjudicate,
+    )
+    _act(session, options)
+    state = progress(session.store, ids)
+    log = logger(options)
+    log(state["summary"])
+    log(f"next: {_next_step(state['outcomes'], folder)}")
+    return state
+
+
+@dataclass(frozen=True)
+class _Session:
+    """One person at one shortlist.
+
+    Args:
+        run: the curation.
+        store: where verdicts are.
+        rows: the shortlist.
+        reviewer: who judges.
+        adjudicate: whether contested images alone are judged, to settle them.
+    """
+
+    run: Run
+    store: Store
+    rows: Sequence[dict[str, Any]]
+    reviewer: str
+    adjudicate: bool
+
+    @property
+    def role(self) -> str:
+        """What the person's verdicts count as."""
+        return "adjudicator" if self.adjudicate else "reviewer"
+
+
+def _act(session: _Session, options: ReviewOptions) -> None:
+    """Do what was asked for: files that come and go, or questions in the terminal."""
+    store, log = session.store, logger(options)
+    files = options.take or options.sheet or options.export or options.status
+    if (not files or (options.sheet and session.adjudicate)) and not session.reviewer:
         raise InputError("nobody is named. Say who you are: --reviewer NAME.")
-    for path in take:
-        _say(f"{store.take(path)} new verdicts from {path}", quiet)
-    if sheet is not None:
-        _write_sheet(sheet, store, opened, rows, reviewer, adjudicate)
-        _say(f"open {sheet} in a browser; its verdicts come back with --take FILE.jsonl", quiet)
-    if export is not None:
-        _say(f"{store.export(export)} verdicts written to {export}", quiet)
-    if asks:
-        _ask_all(store, opened, rows, reviewer, adjudicate, sys.stdin)
-    found = progress(store, ids)
-    _say(found["summary"], quiet)
-    _say(f"next: {_next_step(found['outcomes'], run)}", quiet)
-    return found
+    for path in options.take:
+        log(f"{store.take(path)} new verdicts from {path}")
+    if options.sheet is not None:
+        _write_sheet(session, options.sheet)
+        log(f"open {options.sheet} in a browser; its verdicts come back with --take FILE.jsonl")
+    if options.export is not None:
+        log(f"{store.export(options.export)} verdicts written to {options.export}")
+    if not files:
+        _ask_all(session, sys.stdin)
 
 
 def _next_step(outcomes: Mapping[str, int], run: Path) -> str:
@@ -78,34 +105,35 @@ def _next_step(outcomes: Mapping[str, int], run: Path) -> str:
     return f"counterlens curate freeze {run} --out FOLDER"
 
 
-def _write_sheet(
-    path: Path,
-    store: Store,
-    run: Run,
-    rows: Sequence[dict[str, Any]],
-    reviewer: str,
-    adjudicate: bool,
-) -> None:
-    """A page with the shortlist, or with what this adjudicator may settle and what was said."""
+def _write_sheet(session: _Session, path: Path) -> None:
+    """A page with the shortlist, or with what this adjudicator may settle and how others judged."""
+    rows, store = session.rows, session.store
     others: list[list[str]] = [[] for _ in rows]
-    if adjudicate:
-        rows = _contested(store, rows, reviewer)
+    if session.adjudicate:
+        rows = _contested(store, rows, session.reviewer)
         others = [_others(store, row["id"]) for row in rows]
-    pictures = [thumbnail(read(inside(run.folder, row["image"])), _SHEET) for row in rows]
-    role = "adjudicator" if adjudicate else "reviewer"
-    write_sheet(path, run, rows, pictures, reviewer=reviewer, role=role, others=others)
+    images = [thumbnail(read(inside(session.run.folder, row["image"])), _SHEET) for row in rows]
+    write_sheet(
+        path,
+        session.run,
+        rows,
+        images,
+        reviewer=session.reviewer,
+        role=session.role,
+        others=others,
+    )
 
 
 def _contested(
     store: Store, rows: Sequence[dict[str, Any]], adjudicator: str
 ) -> list[dict[str, Any]]:
     """Contested images that this person did not review; it is an error if there are none."""
-    made = decisions([row["id"] for row in rows], store.latest())
-    contested = [row for row in rows if made[row["id"]].outcome == "contested"]
+    decided = decisions([row["id"] for row in rows], store.latest())
+    contested = [row for row in rows if decided[row["id"]].outcome == "contested"]
     free = [
         row
         for row in contested
-        if same_person(adjudicator) not in map(same_person, made[row["id"]].verdicts)
+        if same_person(adjudicator) not in map(same_person, decided[row["id"]].verdicts)
     ]
     if contested and not free:
         raise InputError(
@@ -143,26 +171,20 @@ def _about(run: Run) -> str:
     return f"{run.manifest['name']} {run.manifest['started']} {run.manifest['data_fingerprint']}"
 
 
-def _ask_all(
-    store: Store,
-    run: Run,
-    rows: Sequence[dict[str, Any]],
-    reviewer: str,
-    adjudicate: bool,
-    answers: Iterable[str],
-) -> None:
-    """Go through the images this person has not judged; each verdict is kept at once."""
-    role = "adjudicator" if adjudicate else "reviewer"
-    if adjudicate:
-        queue = _contested(store, rows, reviewer)
+def _ask_all(session: _Session, answers: Iterable[str]) -> None:
+    """Go through the images this person has not judged; each verdict is stored at once."""
+    store, rows = session.store, session.rows
+    if session.adjudicate:
+        queue = _contested(store, rows, session.reviewer)
     else:
-        todo = set(store.pending(reviewer, role=role))
+        todo = set(store.pending(session.reviewer, role=session.role))
         queue = [row for row in rows if row["id"] in todo]
     print(HELP, file=sys.stderr)
     place, lines = 0, iter(answers)
     while place < len(queue):
         row = queue[place]
-        _show(run, row, place, len(queue), _others(store, row["id"]) if adjudicate else [])
+        others = _others(store, row["id"]) if session.adjudicate else []
+        _show(session.run, row, place, len(queue), others)
         line = next(lines, None)
         if line is None or line.strip() == "q":
             return
@@ -170,7 +192,7 @@ def _ask_all(
         if word in ("s", "b"):
             place = place + 1 if word == "s" else max(0, place - 1)
             continue
-        verdict = parse(word, row["id"], reviewer, role)
+        verdict = parse(word, row["id"], session.reviewer, session.role)
         if verdict is None:
             print(HELP, file=sys.stderr)
             continue
@@ -232,8 +254,3 @@ def draw(path: Path, *, side: int = _SIDE) -> str:
             cells.append(f"\033[38;2;{upper}m\033[48;2;{lower}m▀")
         lines.append("".join(cells) + "\033[0m")
     return "\n".join(lines)
-
-
-def _say(text: str, quiet: bool) -> None:
-    if not quiet:
-        print(text, file=sys.stderr)

@@ -5,9 +5,9 @@ Differs: see `filters.natural_adversarial` and `filters.out_of_distribution`.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from pathlib import Path
-from typing import Any
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
 import numpy as np
 
@@ -17,14 +17,17 @@ from counterlens.errors import InputError
 from counterlens.filters import natural_adversarial, out_of_distribution
 from counterlens.filters.funnel import Rule, run_funnel
 from counterlens.filters.opinions import Opinions
-from counterlens.filters.screens import BITS, COSINE, Copies, Marking, Marks, leaks, near_duplicates
+from counterlens.filters.screens import Copies, Marking, Marks, leaks, near_duplicates
 from counterlens.images import ImageSet
 from counterlens.label_spaces import imagenet_groups
 from counterlens.label_spaces.overlap import overlaps
-from counterlens.report import render
 from counterlens.runs import Run, new_folder, write_json
-from counterlens.workflows._shared.session import Say, teller
+from counterlens.workflows._shared.objects import texts
+from counterlens.workflows._shared.options import takes
+from counterlens.workflows._shared.result import Result
+from counterlens.workflows._shared.session import Log, logger, running
 from counterlens.workflows.curate.failure_modes import probe
+from counterlens.workflows.curate.options import AdversarialOptions, Mining, OodOptions
 from counterlens.workflows.curate.pool import (
     Frame,
     Parts,
@@ -37,192 +40,178 @@ from counterlens.workflows.curate.pool import (
     matches,
 )
 from counterlens.workflows.curate.record import (
+    Curation,
     filter_accuracies,
-    keep_shortlist,
     low_level_number,
     write_funnel,
+    write_shortlist,
 )
-from counterlens.workflows.curate.sharded import SHARD, Where, in_shards
+from counterlens.workflows.curate.sharded import Where, in_shards
 
 
-def adversarial(
-    pool: Sequence[str],
-    *,
-    filters: Sequence[str],
-    classes: str = "pool",
-    confidence: float = 0.15,
-    per: natural_adversarial.Cap = "crop",
-    confusion: int = 15,
-    egregious: bool = False,
-    shortlist: int | None = None,
-    against: Sequence[str] = (),
-    bits: int = BITS,
-    cosine: float = COSINE,
-    least_side: int | None = None,
-    alias: Sequence[str] = (),
-    tags: int = 200,
-    licence: str = "",
-    source: str = "",
-    limit: int | None = None,
-    shard: int = SHARD,
-    on: str = "here",
-    workers: int | None = None,
-    out: Path | None = None,
-    resume: bool = False,
-    seed: int = 0,
-    device: str = "auto",
-    trust_remote_code: bool = False,
-    quiet: bool = False,
-) -> Run:
+@dataclass(frozen=True)
+class _Mining:
+    """A curation under way.
+
+    Args:
+        run: where it is written.
+        options: as they were given.
+        models: the filters.
+        frame: the classes in which answers are counted.
+        pool: the images to choose from.
+        log: takes lines of progress.
+    """
+
+    run: Run
+    options: Mining
+    models: Sequence[Classifier]
+    frame: Frame
+    pool: Pool
+    log: Log
+
+    @property
+    def where(self) -> Where:
+        """How a pass over images is cut, and where it runs."""
+        options = self.options
+        return Where(options.shard, options.on, options.ray_workers, options.device)
+
+    @property
+    def provenance(self) -> dict[str, str]:
+        """Licence and source of images whose set does not state them."""
+        return {"licence": self.options.licence, "source": self.options.source}
+
+    def opinions(self, *, crops: bool) -> dict[str, np.ndarray]:
+        """What the filters say of every image of the pool."""
+        options, first = self.options, self.models[0]
+        half = min(first.preprocess.size) // 2
+        query = Opinions(
+            self.pool.images,
+            options.filters,
+            self.frame.columns,
+            crops=crops,
+            least_side=half if options.least_side is None else options.least_side,
+            device=options.device,
+            trust_remote_code=options.trust_remote_code,
+        )
+        return judge_pool(self.run, query, self.where, log=self.log)
+
+    def low_level(self, rows: np.ndarray, other: ImageSet, others: np.ndarray) -> None:
+        """How far low-level statistics alone tell the chosen images from others."""
+        ends = (self.pool.images, rows), (other, others)
+        number = low_level_number(*ends, self.models[0], self.options.seed)
+        self.run.add_numbers(number)
+
+
+@takes(AdversarialOptions)
+def adversarial(pool: Sequence[str], options: AdversarialOptions) -> Result:
     """Mine natural adversarial examples from a pool of labelled photographs.
 
     Args:
         pool: specs of the sets to choose from.
-        filters: models that must all be wrong.
-        classes: in which classes answers are counted: pool, all, a declared space, or a file.
-        confidence: most probability any filter may give the label.
-        per: whether that holds for each crop or for the mean of ten.
-        confusion: most images of one label and answer.
-        egregious: drop confusions within a group of classes that WordNet puts close together.
-        shortlist: how many images go to review; None for all that are left.
-        against: sets of which no image may leak in, such as the filters' training data.
-        bits: hashes that differ in at most so many of 64 bits are copies.
-        cosine: features of at least this cosine are copies of images of `against`; 0 for never.
-        least_side: images of a shorter side than this are set aside; None takes half the
-            filter's input.
-        alias: "NAME=CLASS": classes of the pool that the filters know by another name.
-        tags: how many images of the shortlist are probed for failure modes.
-        licence, source: said of each image whose set does not say it itself.
-        limit: at most so many images of each set.
-        shard: images per shard, the unit that a resumed run does not repeat.
-        on: here, ray, or ray://HOST:PORT.
-        workers: most workers on Ray.
+
+    >>> import counterlens as cl
+    >>> mined = cl.curate.adversarial("sample:cifar10", filters="zoo:cifar10-plain-small",
+    ...                               limit=40, confidence=0.5, tags=0, quiet=True)
+    >>> [row["stage"] for row in mined.table("funnel")][:2]
+    ['pool', 'pictures']
     """
-    limits = natural_adversarial.Limits(confidence, per, confusion, shortlist)  # refused at once
-    settings = _settings(locals(), ("limits", "out", "resume", "quiet", "on", "workers"))
-    say = teller(quiet)
-    models = load_models(filters, device=device, trust_remote_code=trust_remote_code)
-    parts = Parts.open(pool, alias=alias, limit=limit, seed=seed)
+    limits = natural_adversarial.Limits(
+        options.confidence,
+        cast(natural_adversarial.Cap, options.per),
+        options.confusion,
+        options.shortlist,
+    )
+    log, specs = logger(options), texts(pool)
+    models, parts = _opened(specs, options)
     parts.need_labels()
-    frame = choose_frame(models, parts, classes)
-    say(f"answers are counted over {frame.told}")
-    limits = replace(limits, groups=_groups(frame) if egregious else None)
+    frame = choose_frame(models, parts, options.label_space)
+    log(f"answers are counted over {frame.description}")
+    limits = replace(limits, groups=_groups(frame) if options.egregious else None)
     whole = labelled(parts, frame, models[0])
-    known = [open_set(spec) for spec in against]
-    run = _begin(out, "adversarial", pool, settings, resume, whole, frame, filters, models)
-    run.write_table("matching", matches(parts, models[0]))
-    asked = Opinions(
-        whole.images,
-        tuple(filters),
-        frame.columns,
-        least_side=_least(least_side, models[0]),
-        device=device,
-        trust_remote_code=trust_remote_code,
-    )
-    table = judge_pool(run, asked, size=shard, on=on, workers=workers, say=say)
-    copies = Copies()
-    where = Where(shard, on, workers, device)
-    screens = _screens(run, whole.images, known, copies, models[0], where=where, say=say)
-    labels = whole.images.labels
-    made = run_funnel(
-        len(labels),
-        natural_adversarial.rules(table, labels, len(filters), limits, screens),
-    )
-    sure = natural_adversarial.truth(table, len(filters), "true_max")
-    given = {"licence": licence, "source": source}
-    say(f"{len(made.rows)} images are left; probing the first {min(tags, len(made.rows))}")
-    probes = probe(models[0], whole.images, made.rows[:tags].tolist())
-    keep_shortlist(run, whole, frame, table, made, given, {"true_confidence": sure}, probes)
-    write_funnel(run, whole, table, made, copies)
+    known = [open_set(spec) for spec in options.against]
+    name = f"adversarial-{name_of(specs[0])}"
+    with _running("adversarial", options, name, specs) as run:
+        job = _Mining(run, options, models, frame, whole, log)
+        _describe(job, "adversarial")
+        run.write_table("matching", matches(parts, models[0]))
+        _mine_adversarial(job, limits, known)
+    return _closed(run, log)
+
+
+def _mine_adversarial(
+    job: _Mining, limits: natural_adversarial.Limits, known: Sequence[ImageSet]
+) -> None:
+    table, labels = job.opinions(crops=True), job.pool.images.labels
+    count, copies = len(job.options.filters), Copies()
+    screens = _screens(job, known, copies)
+    rules = natural_adversarial.rules(table, labels, count, limits, screens)
+    funnel = run_funnel(len(labels), rules)
+    tags = cast(AdversarialOptions, job.options).tags
+    job.log(f"{len(funnel.rows)} images are left; probing the first {min(tags, len(funnel.rows))}")
+    probes = probe(job.models[0], job.pool.images, funnel.rows[:tags].tolist())
+    scores = {"true_confidence": natural_adversarial.truth(table, count, "true_max")}
+    curation = Curation(job.run, job.pool, job.frame, table, funnel)
+    write_shortlist(curation, job.provenance, scores, probes)
+    write_funnel(curation, copies)
     eligible = np.flatnonzero((table["why"] == "") & (labels >= 0))
-    rest = np.setdiff1d(eligible, made.rows)
-    run.add_numbers(low_level_number(whole.images, made.rows, whole.images, rest, models[0], seed))
-    filter_accuracies(run, table, labels, eligible, filters)
-    return _end(run, say)
+    job.low_level(funnel.rows, job.pool.images, np.setdiff1d(eligible, funnel.rows))
+    filter_accuracies(job.run, table, labels, eligible, job.options.filters)
 
 
-def ood(
-    pool: Sequence[str],
-    *,
-    filters: Sequence[str],
-    inside: str | None = None,
-    classes: str = "all",
-    confidence: float = 0.5,
-    per_answer: int | None = None,
-    shortlist: int | None = None,
-    bits: int = BITS,
-    cosine: float = COSINE,
-    least_side: int | None = None,
-    alias: Sequence[str] = (),
-    licence: str = "",
-    source: str = "",
-    limit: int | None = None,
-    shard: int = SHARD,
-    on: str = "here",
-    workers: int | None = None,
-    out: Path | None = None,
-    resume: bool = False,
-    seed: int = 0,
-    device: str = "auto",
-    trust_remote_code: bool = False,
-    quiet: bool = False,
-) -> Run:
-    """Mine images of unknown things that classifiers are sure about.
+@takes(OodOptions)
+def ood(pool: Sequence[str], options: OodOptions) -> Result:
+    """Mine images of unknown classes that classifiers are sure about.
 
     Args:
         pool: specs of sets of foreign classes.
-        filters: models that must all be fooled.
-        inside: images of the known classes: near-duplicates of them are dropped, and the chosen
-            images are compared with them.
-        classes: in which classes answers are counted: all, a declared space, or a file.
-        confidence: least probability of the answer.
-        per_answer: most images of one answer.
-        (the others as for `adversarial`)
     """
-    limits = out_of_distribution.Limits(confidence, per_answer, shortlist)
-    settings = _settings(locals(), ("limits", "out", "resume", "quiet", "on", "workers"))
-    say = teller(quiet)
-    models = load_models(filters, device=device, trust_remote_code=trust_remote_code)
-    parts = Parts.open(pool, alias=alias, limit=limit, seed=seed)
-    frame = choose_frame(models, parts, classes)
+    limits = out_of_distribution.Limits(options.confidence, options.per_answer, options.shortlist)
+    log, specs = logger(options), texts(pool)
+    models, parts = _opened(specs, options)
+    frame = choose_frame(models, parts, options.label_space)
     foreign, shared = _foreign(parts, models)
     whole = labelled(parts, frame, models[0])
     whole.images.labels[:] = -1  # nothing in the pool has a right answer
-    known = open_set(inside) if inside else None
-    run = _begin(out, "ood", pool, settings, resume, whole, frame, filters, models)
-    run.write_table("matching", shared)
-    asked = Opinions(
-        whole.images,
-        tuple(filters),
-        frame.columns,
-        crops=False,
-        least_side=_least(least_side, models[0]),
-        device=device,
-        trust_remote_code=trust_remote_code,
-    )
-    table = judge_pool(run, asked, size=shard, on=on, workers=workers, say=say)
-    copies = Copies()
-    where = Where(shard, on, workers, device)
-    against = [known] if known else []
-    screens = _screens(run, whole.images, against, copies, models[0], where=where, say=say)
-    rules = out_of_distribution.rules(table, foreign, len(filters), limits, screens)
-    made = run_funnel(len(foreign), rules)
-    given = {"licence": licence, "source": source}
-    sure = out_of_distribution.certainty(table, len(filters))
-    keep_shortlist(run, whole, frame, table, made, given, {"least_confidence": sure})
-    write_funnel(run, whole, table, made, copies)
+    known = open_set(options.inside) if options.inside else None
+    with _running("ood", options, f"ood-{name_of(specs[0])}", specs) as run:
+        job = _Mining(run, options, models, frame, whole, log)
+        _describe(job, "ood")
+        run.write_table("matching", shared)
+        _mine_ood(job, limits, foreign, known)
+    return _closed(run, log)
+
+
+def _mine_ood(
+    job: _Mining,
+    limits: out_of_distribution.Limits,
+    foreign: np.ndarray,
+    known: ImageSet | None,
+) -> None:
+    table, copies, count = job.opinions(crops=False), Copies(), len(job.options.filters)
+    screens = _screens(job, [known] if known else [], copies)
+    rules = out_of_distribution.rules(table, foreign, count, limits, screens)
+    funnel = run_funnel(len(foreign), rules)
+    scores = {"least_confidence": out_of_distribution.certainty(table, count)}
+    curation = Curation(job.run, job.pool, job.frame, table, funnel)
+    write_shortlist(curation, job.provenance, scores)
+    write_funnel(curation, copies)
     if known is not None:
-        every = np.arange(len(known))
-        run.add_numbers(low_level_number(whole.images, made.rows, known, every, models[0], seed))
-    return _end(run, say)
+        job.low_level(funnel.rows, known, np.arange(len(known)))
 
 
-def _settings(given: dict[str, Any], without: Sequence[str]) -> dict[str, Any]:
-    return {
-        key: list(value) if isinstance(value, tuple) else value
-        for key, value in given.items()
-        if key not in without
-    }
+def _opened(specs: Sequence[str], options: Mining) -> tuple[list[Classifier], Parts]:
+    """The filters and the sets of the pool."""
+    models = load_models(
+        options.filters, device=options.device, trust_remote_code=options.trust_remote_code
+    )
+    return models, Parts.open(specs, alias=options.alias, limit=options.limit, seed=options.seed)
+
+
+def _running(
+    kind: str, options: Mining, name: str, specs: Sequence[str]
+) -> AbstractContextManager[Run]:
+    folder = options.out or new_folder("curate", name)
+    return running(f"curate {kind}", options, name=name, inputs={"pool": specs}, folder=folder)
 
 
 def _groups(frame: Frame) -> tuple[str, ...]:
@@ -235,64 +224,40 @@ def _groups(frame: Frame) -> tuple[str, ...]:
     return groups
 
 
-def _least(asked: int | None, first: Classifier) -> int:
-    return min(first.preprocess.size) // 2 if asked is None else asked
-
-
-def _begin(
-    out: Path | None,
-    kind: str,
-    specs: Sequence[str],
-    settings: dict[str, Any],
-    resume: bool,
-    pool: Pool,
-    frame: Frame,
-    filters: Sequence[str],
-    models: Sequence[Classifier],
-) -> Run:
-    folder = out or new_folder("curate", f"{kind}-{name_of(specs[0])}")
-    run = Run.create(folder, f"curate {kind}", settings, resume=resume)
+def _describe(job: _Mining, kind: str) -> None:
+    """What the manifest says of the filters, of the pool and of the classes."""
+    run, frame, images, filters = job.run, job.frame, job.pool.images, job.options.filters
     run.note(
         model=" + ".join(filters),
-        data=pool.images.name,
+        data=images.name,
         kind=kind,
-        protocol=frame.told,
-        filters=filter_facts(filters, models),
-        data_fingerprint=pool.images.fingerprint,
-        device=str(models[0].mean.device),
-        notes={"pool": list(pool.images.notes)} if pool.images.notes else {},
+        protocol=frame.description,
+        filters=filter_facts(filters, job.models),
+        data_fingerprint=images.fingerprint,
+        device=str(job.models[0].mean.device),
+        notes={"pool": list(images.notes)} if images.notes else {},
     )
     columns = [list(c) for c in frame.columns]
-    frame_facts = {"classes": list(frame.classes), "columns": columns, "told": frame.told}
-    write_json(run.path("tables", "classes.json"), frame_facts)
-    return run
+    facts = {"classes": list(frame.classes), "columns": columns, "told": frame.description}
+    write_json(run.path("tables", "classes.json"), facts)
 
 
-def _screens(
-    run: Run,
-    pool: ImageSet,
-    known: Sequence[ImageSet],
-    copies: Copies,
-    first: Classifier,
-    *,
-    where: Where,
-    say: Say,
-) -> tuple[Rule, ...]:
-    """Stages that drop copies; known images are marked shard by shard and kept for --resume."""
-    settings = run.manifest["settings"]
-    bits, cosine = settings["bits"], settings["cosine"]
+def _screens(job: _Mining, known: Sequence[ImageSet], copies: Copies) -> tuple[Rule, ...]:
+    """Stages that drop copies; known images are marked shard by shard, for --resume."""
+    options, pool, run = job.options, job.pool.images, job.run
+    bits, cosine = options.bits, options.cosine
     if bits < 0:
         return ()
-    judge = first if cosine > 0 else None
+    judge = job.models[0] if cosine > 0 else None
 
     def marked(images: ImageSet) -> Callable[[], Marks]:
-        spec = settings["filters"][0] if judge else None
-        asked = Marking(images, spec, where.device, settings["trust_remote_code"])
-        make = asked if where.on != "here" else lambda: asked.using(judge)
+        spec = options.filters[0] if judge else None
+        query = Marking(images, spec, options.device, options.trust_remote_code)
+        make = query if options.on != "here" else lambda: query.using(judge)
         folder = run.path("state", f"known-{images.fingerprint}-{len(images)}/x").parent
         what = f"images of {images.name} compared"
         return lambda: Marks.of_table(
-            in_shards(folder, make, len(images), where, what=what, say=say)
+            in_shards(folder, make, len(images), job.where, what=what, log=job.log)
         )
 
     return (
@@ -315,28 +280,27 @@ def _foreign(
     for part in parts.sets:
         shared = np.zeros(len(part.classes) + 1, bool)  # the last entry: no class known
         for model in models:
-            for found in overlaps(model.classes, part.classes):
-                told = f"{part.name}: {part.classes[found.other]}"
-                if not shared[found.other]:
+            for other in overlaps(model.classes, part.classes):
+                data_class = f"{part.name}: {part.classes[other.other]}"
+                if not shared[other.other]:
                     rows.append(
                         {
-                            "data_class": told,
-                            "model_class": model.classes[found.own],
-                            "how": found.how,
+                            "data_class": data_class,
+                            "model_class": model.classes[other.own],
+                            "how": other.how,
                         }
                     )
-                shared[found.other] = True
+                shared[other.other] = True
         flags.append(~shared[part.labels])
     return np.concatenate(flags), rows
 
 
-def _end(run: Run, say: Say) -> Run:
-    render(run)
-    run.finish()
+def _closed(run: Run, log: Log) -> Result:
+    """The result of a finished curation, with its funnel and the next step in the log."""
     rows = run.table("funnel")
-    say("funnel: " + " → ".join(f"{row['kept']:,}" for row in rows))
-    say(_next_step(run, rows))
-    return run
+    log("funnel: " + " → ".join(f"{row['kept']:,}" for row in rows))
+    log(_next_step(run, rows))
+    return Result(run)
 
 
 def _next_step(run: Run, funnel: Sequence[dict[str, Any]]) -> str:
@@ -351,6 +315,6 @@ def _next_step(run: Run, funnel: Sequence[dict[str, Any]]) -> str:
         f"no image is left: the stage {last['stage']!r} dropped the last {last['before']:,} "
         f"({last['rule']}). Answers were counted over {run.manifest['protocol']}"
     )
-    if run.manifest["settings"]["classes"] == "pool":
+    if run.manifest["settings"]["label_space"] == "pool":
         text += "; a choice among few classes is easy: --classes all counts over all of them"
     return f"{text}. Try a larger or harder pool, or another --confidence."

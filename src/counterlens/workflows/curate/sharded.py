@@ -14,7 +14,7 @@ import numpy as np
 from counterlens.errors import MissingExtra
 from counterlens.runs import atomic
 from counterlens.scale import Columns, Shard, Work, from_arrow, map_shards, shards, to_arrow
-from counterlens.workflows._shared.session import Say
+from counterlens.workflows._shared.session import Log
 
 SHARD = 512
 
@@ -43,7 +43,7 @@ def in_shards(
     where: Where,
     *,
     what: str,
-    say: Say,
+    log: Log,
 ) -> dict[str, np.ndarray]:
     """The table of all rows; shards that the folder has are read back.
 
@@ -51,19 +51,19 @@ def in_shards(
         folder: of the shards' files; they must be of the same work and data.
         make: builds what does the work, once per worker.
         rows: how many.
-        what: is said of the rows that are done.
+        what: what the log calls the rows that are done.
     """
     every = shards(rows, where.size)
     todo = [shard for shard in every if not _part(folder, shard).exists()]
     if len(todo) < len(every):
-        say(f"{len(every) - len(todo)} of {len(every)} shards are there already")
+        log(f"{len(every) - len(todo)} of {len(every)} shards are there already")
     done = rows - sum(s.stop - s.start for s in todo)
     gpus = 0.0 if where.device == "cpu" else None
-    passes = map_shards(make, todo, on=where.on, workers=where.workers, gpus=gpus, tell=say)
+    passes = map_shards(make, todo, on=where.on, workers=where.workers, gpus=gpus, tell=log)
     for shard, columns in passes if todo else ():
         _write(_part(folder, shard), columns)
         done += shard.stop - shard.start
-        say(f"{done:,} of {rows:,} {what}")
+        log(f"{done:,} of {rows:,} {what}")
     tables = [_read(_part(folder, shard)) for shard in every]
     return {key: np.concatenate([t[key] for t in tables]) for key in tables[0]}
 

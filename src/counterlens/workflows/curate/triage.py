@@ -6,20 +6,26 @@ something else on the way to the label, the label is likely wrong.
 """
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import torch
 
 from counterlens.classifier import Classifier
 from counterlens.data import name_of
-from counterlens.explanations.counterfactuals.pixel import counterfactuals, default_radii
+from counterlens.explanations.counterfactuals.pixel import (
+    Counterfactuals,
+    counterfactuals,
+    default_radii,
+)
 from counterlens.filters.label_errors import Suspects, suspects
 from counterlens.filters.opinions import Opinions
 from counterlens.images import prepared, write_png
-from counterlens.report import render
 from counterlens.runs import Number, Run, new_folder
-from counterlens.workflows._shared.session import teller
+from counterlens.workflows._shared.objects import texts
+from counterlens.workflows._shared.options import takes
+from counterlens.workflows._shared.result import Result
+from counterlens.workflows._shared.session import Log, logger, running
+from counterlens.workflows.curate.options import TriageOptions
 from counterlens.workflows.curate.pool import (
     Frame,
     Parts,
@@ -31,94 +37,73 @@ from counterlens.workflows.curate.pool import (
     load_models,
     matches,
 )
+from counterlens.workflows.curate.sharded import Where
 
 _STEPS = 60
 _RADIUS = 2  # of the six default budgets: the third
 
 
-def triage(
-    pool: Sequence[str],
-    *,
-    models: Sequence[str],
-    classes: str = "pool",
-    most: int = 100,
-    explained: int = 6,
-    alias: Sequence[str] = (),
-    limit: int | None = None,
-    shard: int = 512,
-    on: str = "here",
-    workers: int | None = None,
-    out: Path | None = None,
-    resume: bool = False,
-    seed: int = 0,
-    device: str = "auto",
-    trust_remote_code: bool = False,
-    quiet: bool = False,
-) -> Run:
+@takes(TriageOptions)
+def triage(pool: Sequence[str], options: TriageOptions) -> Result:
     """List images of a labelled pool whose labels are likely wrong.
 
     Args:
         pool: specs of labelled sets.
-        models: models that must agree against the label.
-        classes: in which classes answers are counted: pool, all, a declared space, or a file.
-        most: length of the queue.
-        explained: how many of its first images get error counterfactuals.
     """
-    settings = {
-        "pool": list(pool),
-        "models": list(models),
-        "classes": classes,
-        "most": most,
-        "explained": explained,
-        "alias": list(alias),
-        "limit": limit,
-        "shard": shard,
-        "seed": seed,
-        "device": device,
-    }
-    say = teller(quiet)
-    loaded = load_models(models, device=device, trust_remote_code=trust_remote_code)
-    parts = Parts.open(pool, alias=alias, limit=limit, seed=seed)
+    log, specs = logger(options), texts(pool)
+    loaded = load_models(
+        options.models, device=options.device, trust_remote_code=options.trust_remote_code
+    )
+    parts = Parts.open(specs, alias=options.alias, limit=options.limit, seed=options.seed)
     parts.need_labels()
-    frame = choose_frame(loaded, parts, classes)
+    frame = choose_frame(loaded, parts, options.label_space)
     whole = labelled(parts, frame, loaded[0])
-    folder = out or new_folder("curate", f"triage-{name_of(pool[0])}")
-    run = Run.create(folder, "curate triage", settings, resume=resume)
-    run.note(
-        model=" + ".join(models),
-        data=whole.images.name,
-        kind="triage",
-        protocol=frame.told,
-        filters=filter_facts(models, loaded),
-        data_fingerprint=whole.images.fingerprint,
-    )
-    run.write_table("matching", matches(parts, loaded[0]))
-    asked = Opinions(
-        whole.images,
-        tuple(models),
-        frame.columns,
-        crops=False,
-        device=device,
-        trust_remote_code=trust_remote_code,
-    )
-    table = judge_pool(run, asked, size=shard, on=on, workers=workers, say=say)
-    found = suspects(table, whole.images.labels, len(models))
-    run.add_numbers(_numbers(table, whole, found))
-    _write(run, whole, frame, table, found, most)
-    _explain(run, loaded[0], whole, frame, found, min(explained, most), seed)
-    render(run)
-    run.finish()
-    say(
+    name = f"triage-{name_of(specs[0])}"
+    folder = options.out or new_folder("curate", name)
+    inputs = {"pool": specs}
+    with running("curate triage", options, name=name, inputs=inputs, folder=folder) as run:
+        run.note(
+            model=" + ".join(options.models),
+            data=whole.images.name,
+            kind="triage",
+            protocol=frame.description,
+            filters=filter_facts(options.models, loaded),
+            data_fingerprint=whole.images.fingerprint,
+        )
+        run.write_table("matching", matches(parts, loaded[0]))
+        _triage(run, options, loaded[0], frame, whole, log)
+    log(
         f"next: look at {run.folder / 'report.html'} and correct the labels that are wrong in the "
         "pool itself; tables/suspects.jsonl lists them"
     )
-    return run
+    return Result(run)
 
 
-def _numbers(table: dict[str, np.ndarray], pool: Pool, found: Suspects) -> dict[str, Number]:
+def _triage(
+    run: Run, options: TriageOptions, first: Classifier, frame: Frame, pool: Pool, log: Log
+) -> None:
+    query = Opinions(
+        pool.images,
+        options.models,
+        frame.columns,
+        crops=False,
+        device=options.device,
+        trust_remote_code=options.trust_remote_code,
+    )
+    where = Where(options.shard, options.on, options.ray_workers, options.device)
+    table = judge_pool(run, query, where, log=log)
+    doubtful = suspects(table, pool.images.labels, len(options.models))
+    run.add_numbers(_numbers(table, pool, doubtful))
+    _write(run, pool, frame, table, doubtful, options.most)
+    rows = doubtful.rows[: min(options.explained, options.most)].tolist()
+    if rows:
+        _explain(run, first, pool, frame, rows, options.seed)
+
+
+def _numbers(table: dict[str, np.ndarray], pool: Pool, doubtful: Suspects) -> dict[str, Number]:
     seen = int(((table["why"] == "") & (pool.images.labels >= 0)).sum())
     text = "labelled images that every model gives one and the same other class"
-    return {"triage.suspects": Number(float(len(found.rows)), seen, None, None, text)}
+    return {"triage.suspects": Number(float(len(doubtful.rows)), seen, None, None, text)}
 
 
 def _write(
@@ -126,12 +111,12 @@ def _write(
     pool: Pool,
     frame: Frame,
     table: dict[str, np.ndarray],
-    found: Suspects,
+    doubtful: Suspects,
     most: int,
 ) -> None:
     rows, gallery = [], []
     for rank, (row, score) in enumerate(
-        zip(found.rows[:most].tolist(), found.score[:most].tolist(), strict=True), 1
+        zip(doubtful.rows[:most].tolist(), doubtful.score[:most].tolist(), strict=True), 1
     ):
         entry = {
             "rank": rank,
@@ -160,18 +145,9 @@ def _write(
 
 
 def _explain(
-    run: Run,
-    model: Classifier,
-    pool: Pool,
-    frame: Frame,
-    found: Suspects,
-    count: int,
-    seed: int,
+    run: Run, model: Classifier, pool: Pool, frame: Frame, rows: list[int], seed: int
 ) -> None:
-    """Pictures changed towards the label and towards the answer, within one budget."""
-    rows = found.rows[:count].tolist()
-    if not rows:
-        return
+    """Images changed towards the label and towards the answer, within one budget."""
     views = [
         prepared(pool.images.read, row, model.preprocess, channels=model.channels) for row in rows
     ]
@@ -182,30 +158,35 @@ def _explain(
     labels = [int(pool.images.labels[row]) for row in rows]
     targets = [[columns[y], columns[a]] for y, a in zip(labels, answers, strict=True)]
     radius = default_radii("l2", model.preprocess.size)[_RADIUS]
-    made = counterfactuals(model, x, targets, radii=[radius], steps=_STEPS, seed=seed)
+    results = counterfactuals(model, x, targets, radii=[radius], steps=_STEPS, seed=seed)
     table = []
-    for k in range(len(made)):
-        i, target = int(made.image[k]), int(made.target[k])
-        start, end = f"error-{i:03d}.png", f"error-{i:03d}-{target:04d}.png"
+    for k in range(len(results)):
+        i = int(results.image[k])
+        start = f"error-{i:03d}.png"
         write_png(run.path("images", start), x[i].cpu())
-        write_png(run.path("images", end), made.points[k].cpu())
-        before = int(made.answer_before[k])
-        table.append(
-            {
-                "id": pool.images.ids[rows[i]],
-                "label": frame.classes[labels[i]],
-                "predicted": model.classes[before],
-                "confidence": None,
-                "target": model.classes[target],
-                "norm": "l2",
-                "radius": radius,
-                "before": float(made.before[k]),
-                "after": float(made.after[k]),
-                "distance": float(made.distance[k]),
-                "changed": int(made.changed[k]),
-                "smoothness": float(made.smooth[k]),
-                "original": f"images/{start}",
-                "image": f"images/{end}",
-            }
-        )
+        ids = {"id": pool.images.ids[rows[i]], "label": frame.classes[labels[i]]}
+        table.append({**ids, **_counterfactual(run, model, results, k, start)})
     run.write_table("counterfactuals", table)
+
+
+def _counterfactual(
+    run: Run, model: Classifier, results: Counterfactuals, k: int, start: str
+) -> dict[str, object]:
+    """One counterfactual as a row of the report, its image written."""
+    i, target = int(results.image[k]), int(results.target[k])
+    end = f"error-{i:03d}-{target:04d}.png"
+    write_png(run.path("images", end), results.points[k].cpu())
+    return {
+        "predicted": model.classes[int(results.answer_before[k])],
+        "confidence": None,
+        "target": model.classes[target],
+        "norm": "l2",
+        "radius": default_radii("l2", model.preprocess.size)[_RADIUS],
+        "before": float(results.before[k]),
+        "after": float(results.after[k]),
+        "distance": float(results.distance[k]),
+        "changed": int(results.changed[k]),
+        "smoothness": float(results.smooth[k]),
+        "original": f"images/{start}",
+        "image": f"images/{end}",
+    }

@@ -7,7 +7,6 @@ Differs: our models are smaller, and the out-distribution pictures come from the
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,7 +16,6 @@ from counterlens.classifier import Classifier
 from counterlens.data import name_of
 from counterlens.errors import InputError
 from counterlens.explanations.counterfactuals.pixel import (
-    STEPS,
     Counterfactuals,
     confidences,
     counterfactuals,
@@ -26,20 +24,21 @@ from counterlens.explanations.counterfactuals.pixel import (
 from counterlens.explanations.figure import Panel
 from counterlens.metrics.intervals.closed_form import mean_interval
 from counterlens.objectives import margin
-from counterlens.report import render
-from counterlens.runs import Number, Run, key_part, new_folder
+from counterlens.runs import Number, Run, key_part
 from counterlens.search import frozen
 from counterlens.search.apgd import apgd
 from counterlens.types import Scores
 from counterlens.workflows._shared.figures import save, save_figure
+from counterlens.workflows._shared.options import takes
 from counterlens.workflows._shared.pictures import Pictures, open_pictures
 from counterlens.workflows._shared.result import Result
-from counterlens.workflows._shared.session import Say, teller
+from counterlens.workflows._shared.session import Log, logger, running
+from counterlens.workflows._shared.settings import check_choice
 from counterlens.workflows.explain.pixel import show_radius
-from counterlens.workflows.explain.run import ask, load_all
+from counterlens.workflows.explain.run import ask, load_all, parse_radius
+from counterlens.workflows.reproduce.options import OodFigureOptions
 
 PANELS = 8
-DEFAULTS = ("zoo:cifar10-plain-small", "zoo:cifar10-ratio-small")
 
 
 @dataclass(frozen=True)
@@ -54,61 +53,46 @@ class Figures:
     count: int
     steps: int
     seed: int
-    say: Say
+    log: Log
 
     def search(
         self, model: Classifier, x: torch.Tensor, targets: list[list[int]], radii: Sequence[float]
     ) -> Counterfactuals:
         """Counterfactuals of one model."""
         rows = sum(map(len, targets)) * len(radii)
-        self.say(f"{model.name}: {rows} counterfactuals, {self.steps} steps")
+        self.log(f"{model.name}: {rows} counterfactuals, {self.steps} steps")
         return counterfactuals(model, x, targets, radii=radii, steps=self.steps, seed=self.seed)
 
 
-def reproduce(
-    name: str,
-    *,
-    model: Sequence[str] = DEFAULTS,
-    data: str = "sample:cifar10",
-    ood: str = "sample:textures",
-    count: int = 4,
-    steps: int = STEPS,
-    radius: Sequence[float] = (),
-    out: Path | None = None,
-    resume: bool = False,
-    seed: int = 0,
-    device: str = "auto",
-    quiet: bool = False,
-) -> Result:
-    """Regenerate a figure of a paper.
+@takes(OodFigureOptions)
+def figure(name: str, options: OodFigureOptions) -> Result:
+    """Regenerate a figure of the RATIO paper.
 
     Args:
         name: one of `FIGURES`.
-        model: the models to compare, plain first.
-        data: test images of the models' classes.
-        ood: images of other things, for Figure 7.
-        count: how many images to show.
     """
-    if name not in FIGURES:
-        raise InputError(f"no figure {name!r}, expected one of {', '.join(FIGURES)}.")
-    if count < 1:
-        raise InputError(f"count is {count}, expected 1 or more.")
-    make, needs_ood = FIGURES[name]
-    settings: dict[str, Any] = {
-        "figure": name, "model": list(model), "data": data, "ood": ood, "count": count,
-        "steps": steps, "radius": list(radius), "seed": seed,
-    }  # fmt: skip
-    models = load_all(model, device=device)
-    inside = open_pictures([f"{data}"], models[0], limit=10**9, seed=seed)
-    outside = open_pictures([ood], models[0], limit=count, seed=seed) if needs_ood else None
-    run = Run.create(out or new_folder("reproduce", name), "reproduce", settings, resume=resume)
-    run.note(model=", ".join(m.name for m in models), data=name_of(data), seed=seed)
-    radii = tuple(radius) or default_radii("l2", models[0].preprocess.size)
-    job = Figures(run, models, inside, outside, radii, count, steps, seed, teller(quiet))
-    run.write_table("counterfactuals", make(job))
-    run.add_numbers({})
-    render(run)
-    run.finish()
+    check_choice("the figure", name, list(FIGURES))
+    draw, needs_ood = FIGURES[name]
+    if options.shown < 1:
+        raise InputError(f"shown is {options.shown}, expected 1 or more.")
+    if options.ood and not needs_ood:
+        raise InputError(f"ood has no effect on {name}. Leave it out.")
+    data, seed = str(options.data), options.seed
+    ood = list(options.ood) or ["sample:textures"]
+    models = load_all(options.models, device=options.device)
+    inside = open_pictures([data], models[0], limit=10**9, seed=seed)
+    outside = open_pictures(ood, models[0], limit=options.shown, seed=seed) if needs_ood else None
+    radii = tuple(map(parse_radius, options.radius)) or default_radii(
+        "l2", models[0].preprocess.size
+    )
+    with running("reproduce", options, name=name, inputs={"figure": name}) as run:
+        run.note(model=", ".join(m.name for m in models), data=name_of(data), seed=seed)
+        job = Figures(
+            run, models, inside, outside, radii, options.shown, options.steps, seed,
+            logger(options),
+        )  # fmt: skip
+        run.write_table("counterfactuals", draw(job))
+        run.add_numbers({})
     return Result(run)
 
 
@@ -150,15 +134,15 @@ def figure13(job: Figures) -> list[dict[str, Any]]:
     save_figure(job.run, "figure-000", panels[0], title="originals and their labels")
     rows = []
     for number, model in enumerate(job.models, 1):
-        found = job.search(model, chosen.x, [[label] for label in chosen.labels], job.radii[-1:])
+        searched = job.search(model, chosen.x, [[label] for label in chosen.labels], job.radii[-1:])
         words = [
             f"{names[t]} {p:.2f}"
-            for t, p in zip(found.target.tolist(), found.after.tolist(), strict=True)
+            for t, p in zip(searched.target.tolist(), searched.after.tolist(), strict=True)
         ]
-        sheet = _sheet(found.points, words)
+        sheet = _sheet(searched.points, words)
         title = f"{model.name}, l2 {show_radius('l2', job.radii[-1])}"
         save_figure(job.run, f"figure-{number:03d}", sheet, title=title)
-        rows += _table(job, model, chosen, found)
+        rows += _table(job, model, chosen, searched)
     return rows
 
 
@@ -174,11 +158,11 @@ def figure5(job: Figures) -> list[dict[str, Any]]:
             job, f"{model.name}, true class under attack", _attacked(job, model, inside)
         )
         targets = [[int(row.argmax())] for row in ask(model, job.outside)]
-        found = job.search(model, job.outside.x, targets, job.radii)
-        start = found.before[found.radius == job.radii[0]]
-        values = [start, *(found.after[found.radius == radius] for radius in job.radii)]
+        searched = job.search(model, job.outside.x, targets, job.radii)
+        start = searched.before[searched.radius == job.radii[0]]
+        values = [start, *(searched.after[searched.radius == radius] for radius in job.radii)]
         profile += _profile(job, f"{model.name}, other things", values)
-        rows += _table(job, model, job.outside, found)
+        rows += _table(job, model, job.outside, searched)
     job.run.write_table("confidence_radius", profile)
     return rows
 
@@ -190,7 +174,7 @@ def _attacked(job: Figures, model: Classifier, pictures: Pictures) -> list[Score
     """
     x, label = pictures.x.to(model.mean), torch.tensor(pictures.labels, device=model.mean.device)
     rows = torch.arange(len(x))
-    job.say(f"{model.name}: {len(x) * len(job.radii)} attacks, {job.steps} steps")
+    job.log(f"{model.name}: {len(x) * len(job.radii)} attacks, {job.steps} steps")
     values = [confidences(model, x)[rows, label.cpu()]]
     for radius in job.radii:
         with frozen(model):
@@ -248,7 +232,7 @@ def _rows_by_radius(
     word: str,
 ) -> list[dict[str, Any]]:
     """One figure per image: a row per model and target, a column per radius."""
-    found = [
+    results = [
         job.search(m, pictures.x, wanted, job.radii)
         for m, wanted in zip(models, targets, strict=True)
     ]
@@ -256,13 +240,18 @@ def _rows_by_radius(
     rows = []
     for i, name in enumerate(pictures.ids):
         grid, sides = [], []
-        for model, wanted, made in zip(models, targets, found, strict=True):
+        for model, wanted, result in zip(models, targets, results, strict=True):
             classes = model.classes
             for target in dict.fromkeys(wanted[i]):
-                here = torch.nonzero((made.image == i) & (made.target == target)).flatten().tolist()
-                first = Panel(pictures.x[i], f"{classes[target]}: {made.before[here[0]]:.2f}")
+                here = (
+                    torch.nonzero((result.image == i) & (result.target == target))
+                    .flatten()
+                    .tolist()
+                )
+                first = Panel(pictures.x[i], f"{classes[target]}: {result.before[here[0]]:.2f}")
                 rest = [
-                    Panel(made.points[k], f"{classes[target]}: {made.after[k]:.2f}") for k in here
+                    Panel(result.points[k], f"{classes[target]}: {result.after[k]:.2f}")
+                    for k in here
                 ]
                 grid.append([first, *rest])
                 sides.append(f"{_brief(model.name)}\n{word}\n{classes[target]}")
@@ -271,36 +260,36 @@ def _rows_by_radius(
         save_figure(
             job.run, f"figure-{i:03d}", grid, heads=heads, sides=sides, title=f"{name}{truth}"
         )
-    for model, made in zip(models, found, strict=True):
-        rows += _table(job, model, pictures, made)
+    for model, result in zip(models, results, strict=True):
+        rows += _table(job, model, pictures, result)
     return rows
 
 
 def _table(
-    job: Figures, model: Classifier, pictures: Pictures, found: Counterfactuals
+    job: Figures, model: Classifier, pictures: Pictures, result: Counterfactuals
 ) -> list[dict[str, Any]]:
     rows = []
-    for k in range(len(found)):
-        i, target = int(found.image[k]), int(found.target[k])
-        stem = f"{key_part(model.name)}-{i:03d}-{target}-{found.radius[k].item():.4g}"
+    for k in range(len(result)):
+        i, target = int(result.image[k]), int(result.target[k])
+        stem = f"{key_part(model.name)}-{i:03d}-{target}-{result.radius[k].item():.4g}"
         label = pictures.labels[i]
         rows.append(
             {
                 "model": model.name,
                 "id": pictures.ids[i],
                 "label": model.classes[label] if label >= 0 else None,
-                "predicted": model.classes[int(found.answer_before[k])],
+                "predicted": model.classes[int(result.answer_before[k])],
                 "target": model.classes[target],
                 "norm": "l2",
-                "radius": found.radius[k].item(),
+                "radius": result.radius[k].item(),
                 "original": save(job.run, f"{i:03d}-original.png", pictures.x[i]),
-                "image": save(job.run, f"{stem}.png", found.points[k]),
-                "before": round(found.before[k].item(), 6),
-                "after": round(found.after[k].item(), 6),
-                "answer": model.classes[int(found.answer[k])],
-                "distance": found.distance[k].item(),
-                "changed": int(found.changed[k]),
-                "smoothness": round(found.smooth[k].item(), 4),
+                "image": save(job.run, f"{stem}.png", result.points[k]),
+                "before": round(result.before[k].item(), 6),
+                "after": round(result.after[k].item(), 6),
+                "answer": model.classes[int(result.answer[k])],
+                "distance": result.distance[k].item(),
+                "changed": int(result.changed[k]),
+                "smoothness": round(result.smooth[k].item(), 4),
             }
         )
     return rows

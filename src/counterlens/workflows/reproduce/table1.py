@@ -12,10 +12,13 @@ from typing import Any
 from counterlens import zoo
 from counterlens.data import name_of
 from counterlens.errors import InputError
-from counterlens.report import render
 from counterlens.runs import Number, Run, key_part, new_folder
 from counterlens.runs.keys import bounded, meaning, verdict, worst_verdict
+from counterlens.workflows._shared.options import options_of, takes
+from counterlens.workflows._shared.result import Result
+from counterlens.workflows._shared.session import logger, running
 from counterlens.workflows.reproduce.cards import NOISE, SEEN, UNSEEN, with_audit
+from counterlens.workflows.reproduce.options import Table1Options
 from counterlens.workflows.reproduce.table1_pairs import counts
 from counterlens.workflows.reproduce.table1_paper import DIFFERENCES, METRICS, printed, printed_sets
 from counterlens.workflows.train import recipes
@@ -55,55 +58,47 @@ NO_PLAIN = "clean accuracy: no plain model of the same architecture"
 _PLAIN = ("cifar10-plain", "cifar10-plain-small")
 
 
-def table1(
-    *,
-    rerun: str | None = None,
-    data: str = "sample:cifar10",
-    ood: Sequence[str] = (),
-    calibrate: str | None = "sample:cifar10-calibration",
-    points: int | None = None,
-    out: Path | None = None,
-    seed: int = 0,
-    device: str = "auto",
-    quiet: bool = False,
-) -> Run:
-    """Put the paper's table beside ours; audit one row again if asked to.
+@takes(Table1Options)
+def table1(options: Table1Options) -> Result:
+    """Put the paper's table beside ours; audit one row again where `rerun` names it.
 
-    Args:
-        rerun: a recipe's name whose shipped model is audited again, or NAME=MODEL for one that
-            you trained.
-        data, ood, calibrate: the images of that audit.
-        points: images to attack in it. Default: as many as its card says.
+    >>> import counterlens as cl
+    >>> cl.reproduce.table1(quiet=True).numbers["table1.cifar10-ratio-0.25.clean"].n
+    10000
     """
+    _check(options)
     cards = zoo.audited()
-    folder = out or new_folder("reproduce", "ratio-table1")
-    settings = {
-        "table": "ratio-table1", "rerun": rerun, "data": data, "ood": list(ood),
-        "calibrate": calibrate, "points": points, "seed": seed,
-    }  # fmt: skip
-    name, model = _asked(rerun)
-    run = Run.create(folder, "reproduce", settings)
-    if model is not None:
-        again = _audit(
-            name, model, cards.get(name, {}), data, ood, calibrate, points, folder, device, quiet
-        )
-        run.note(rerun=name, audit=again.folder.name)
-        cards[name] = with_audit(cards.get(name, {}), again)
-    run.note(model="RATIO, Table 1", data="CIFAR-10")
-    run.write_table("table1", rows(cards))
-    run.write_table("table1_sets", per_set(cards))
-    run.write_table("table1_rows", made(cards, rerun=name))
-    pairs = zoo.pairs_of_table1()
-    run.write_table("table1_counts", [{"column": c, **n} for c, n in counts(pairs).items()])
-    run.write_table("table1_pairs", pairs)
-    run.write_table("differences", [{"what": w, "paper": p, "ours": o} for w, p, o in DIFFERENCES])
-    run.add_numbers(numbers(cards))
-    render(run)
-    run.finish()
-    return run
+    name, model = _row(options.rerun)
+    folder = options.out or new_folder("reproduce", "ratio-table1")
+    inputs = {"table": "ratio-table1"}
+    with running("reproduce", options, name=name, inputs=inputs, folder=folder) as run:
+        if model is not None:
+            again = _audit(name, model, cards.get(name, {}), options, folder)
+            run.note(rerun=name, audit=again.folder.name)
+            cards[name] = with_audit(cards.get(name, {}), again)
+        run.note(model="RATIO, Table 1", data="CIFAR-10")
+        run.write_table("table1", rows(cards))
+        run.write_table("table1_sets", per_set(cards))
+        run.write_table("table1_rows", origins(cards, rerun=name))
+        pairs = zoo.pairs_of_table1()
+        run.write_table("table1_counts", [{"column": c, **n} for c, n in counts(pairs).items()])
+        run.write_table("table1_pairs", pairs)
+        differences = [{"what": w, "paper": p, "ours": o} for w, p, o in DIFFERENCES]
+        run.write_table("differences", differences)
+        run.add_numbers(numbers(cards))
+    return Result(run)
 
 
-def _asked(rerun: str | None) -> tuple[str, str | None]:
+def _check(options: Table1Options) -> None:
+    """Options of the audit of a row have no effect without one."""
+    if options.rerun is None:
+        for name in ("data", "ood", "calibrate", "points"):
+            if getattr(options, name) != options_of(Table1Options)[name].default:
+                raise InputError(f"{name} has no effect without rerun (--rerun NAME).")
+
+
+def _row(rerun: str | None) -> tuple[str, str | None]:
+    """The recipe and the model of the row that is audited again."""
     if rerun is None:
         return "", None
     name, _, model = rerun.partition("=")
@@ -119,38 +114,26 @@ def _asked(rerun: str | None) -> tuple[str, str | None]:
 
 
 def _audit(
-    name: str,
-    model: str,
-    card: Mapping[str, Any],
-    data: str,
-    ood: Sequence[str],
-    calibrate: str | None,
-    points: int | None,
-    folder: Path,
-    device: str,
-    quiet: bool,
+    name: str, model: str, card: Mapping[str, Any], options: Table1Options, folder: Path
 ) -> Run:
     """The audit of a row, by the protocol of its card."""
     from counterlens.workflows.audit.run import audit
 
     stored = card.get("audit", {})  # one without attacks says nothing about them
     how = {**PROTOCOL, **{k: v for k, v in stored.items() if k in PROTOCOL and v}}
-    absent = sorted(set(stored.get("ood", ())) - {name_of(spec) for spec in ood})
-    if absent and not quiet:
-        import sys
-
-        told = "not given, so left out"
-        print(f"sets of the stored audit {told}: {', '.join(absent)}", file=sys.stderr)
-    if points is not None:
-        how["attack_points"] = points
+    absent = sorted(set(stored.get("ood", ())) - {name_of(spec) for spec in options.ood})
+    if absent:
+        logger(options)(f"sets of the stored audit not given, so left out: {', '.join(absent)}")
+    if options.points is not None:
+        how["attack_points"] = options.points
     return audit(
         [model],
-        data,
-        ood=ood,
-        calibrate=calibrate,
+        options.data or "sample:cifar10",
+        ood=list(options.ood),
+        calibrate=options.calibrate,
         out=folder / f"audit-{name}",
-        device=device,
-        quiet=quiet,
+        device=options.device,
+        quiet=options.quiet,
         **how,
     ).run
 
@@ -175,25 +158,25 @@ def mean(numbers: Sequence[Number | None], names: Sequence[str]) -> Number | Non
     whole = None not in (*lows, *highs)
     ends = "ends averaged, which is no narrower than the truth" if whole else "no interval"
     first = next(number.protocol for number in numbers if number)
-    told = f"mean over {', '.join(names)}; {ends}; {names[0]}: {first}"
+    protocol = f"mean over {', '.join(names)}; {ends}; {names[0]}: {first}"
     worst = worst_verdict(number for number in numbers if number)
     trust = {"verdict": worst, "reasons": []} if worst else None
     n = sum(number.n for number in numbers if number)
     low, high = (fmean(lows), fmean(highs)) if whole else (None, None)
     whole_or_not = bounded(number for number in numbers if number)
-    return Number(fmean(values), n, low, high, told, trust=trust, **whole_or_not)
+    return Number(fmean(values), n, low, high, protocol, trust=trust, **whole_or_not)
 
 
 def rows(cards: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
     """One row per model and column: the paper's figure and ours, both as shares."""
-    paper, found = printed(), []
+    paper, out = printed(), []
     for row, (title, recipe) in ROWS.items():
         card = cards.get(recipe or "", {})
         for metric in METRICS:
             theirs = paper.get(row, {}).get(metric)
             number = ours(card, metric)
             scale = 1.0 if metric == "T" else 100.0
-            found.append(
+            out.append(
                 {
                     "row": title,
                     "recipe": recipe,
@@ -207,12 +190,12 @@ def rows(cards: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
                     "verdict": verdict(number) if number else None,
                 }
             )
-    return found
+    return out
 
 
 def per_set(cards: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
     """AUROC, worst-case AUROC and MMC on every set: ours as on the card, and the paper's."""
-    paper, found = printed_sets(), []
+    paper, out = printed_sets(), []
     order = [UNSEEN, SEEN, NOISE]
     for row, (title, recipe) in ROWS.items():
         card = cards.get(recipe or "", {})
@@ -222,11 +205,11 @@ def per_set(cards: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
             line: dict[str, Any] = {"row": title, "set": name, "kind": kind}
             for metric in ("auroc", "worst_auroc", "mmc"):
                 line[metric] = card["numbers"].get(f"ood.{key_part(name)}.{metric}")
-            found.append(line | _printed(theirs.pop(name, None)))
+            out.append(line | _printed(theirs.pop(name, None)))
         for name, cells in theirs.items():
             line = {"row": title, "set": name, "kind": "paper's alone"}
-            found.append(line | dict.fromkeys(("auroc", "worst_auroc", "mmc")) | _printed(cells))
-    return found
+            out.append(line | dict.fromkeys(("auroc", "worst_auroc", "mmc")) | _printed(cells))
+    return out
 
 
 def _printed(cells: tuple[float, float] | None) -> dict[str, float | None]:
@@ -235,9 +218,9 @@ def _printed(cells: tuple[float, float] | None) -> dict[str, float | None]:
     return {"paper_auroc": clean, "paper_worst_auroc": worst}
 
 
-def made(cards: Mapping[str, Mapping[str, Any]], *, rerun: str = "") -> list[dict[str, Any]]:
+def origins(cards: Mapping[str, Mapping[str, Any]], *, rerun: str = "") -> list[dict[str, Any]]:
     """What makes each row, what it cost, and where it fails."""
-    known, found = set(recipes.names()), []
+    known, out = set(recipes.names()), []
     for title, recipe in ROWS.values():
         card = cards.get(recipe or "", {})
         state = "not trained"
@@ -251,7 +234,7 @@ def made(cards: Mapping[str, Mapping[str, Any]], *, rerun: str = "") -> list[dic
                 state += ", in part"
         epochs, seconds = zoo.cost(card)
         plain = plain_beside(card, cards)
-        found.append(
+        out.append(
             {
                 "row": title,
                 "recipe": recipe if recipe in known else None,
@@ -264,7 +247,7 @@ def made(cards: Mapping[str, Mapping[str, Any]], *, rerun: str = "") -> list[dic
                 "unjudged": [] if plain or not card else [NO_PLAIN],
             }
         )
-    return found
+    return out
 
 
 def plain_beside(card: Mapping[str, Any], cards: Mapping[str, Mapping[str, Any]]) -> Number | None:
@@ -276,30 +259,30 @@ def plain_beside(card: Mapping[str, Any], cards: Mapping[str, Mapping[str, Any]]
 
 def failures(card: Mapping[str, Any], plain: Number | None) -> list[str]:
     """Failure cases by the limits stated before training; a number that is absent is not judged."""
-    found = []
+    out = []
     clean, robust, ece = (ours(card, m) for m in ("clean", "l2 0.5", "ECE"))
     if clean and plain and _below(clean, (plain.value or 0) - _FAR_FROM_PLAIN):
         gap = 100 * ((plain.value or 0) - (clean.value or 0))
-        found.append(f"clean accuracy {gap:.1f} points below the plain model, more than 5")
+        out.append(f"clean accuracy {gap:.1f} points below the plain model, more than 5")
     if _below(robust, _LEAST_ROBUST):
-        found.append("robust accuracy below 50 %")
+        out.append("robust accuracy below 50 %")
     if ece and ece.value is not None and ece.value > _MOST_ECE:
-        found.append("calibration error above 5 %")
+        out.append("calibration error above 5 %")
     strange = [name for name in _sets_below(card, "auroc", _LEAST_AUC) if _natural(card, name)]
     worst = _sets_below(card, "worst_auroc", _LEAST_WORST)
-    found += [f"AUC below 80 % on {', '.join(strange)}"] if strange else []
-    found += [f"worst-case AUC below 50 % on {', '.join(worst)}"] if worst else []
-    return found
+    out += [f"AUC below 80 % on {', '.join(strange)}"] if strange else []
+    out += [f"worst-case AUC below 50 % on {', '.join(worst)}"] if worst else []
+    return out
 
 
 def _sets_below(card: Mapping[str, Any], metric: str, limit: float) -> list[str]:
     """Sets on which a measured AUROC is lower than that."""
-    found = []
+    out = []
     for key, stored in card.get("numbers", {}).items():
         m, value = meaning(key), stored["value"]
         if m.area == "ood" and m.metric == metric and value is not None and value < limit:
-            found.append(m.subject)
-    return found
+            out.append(m.subject)
+    return out
 
 
 def _natural(card: Mapping[str, Any], subject: str) -> bool:
@@ -314,11 +297,11 @@ def _below(number: Number | None, limit: float | None) -> bool:
 
 def numbers(cards: Mapping[str, Mapping[str, Any]]) -> dict[str, Number]:
     """Our columns as numbers of the run."""
-    found = {}
+    out = {}
     for _, recipe in ROWS.values():
         for metric in METRICS:
             number = ours(cards.get(recipe or "", {}), metric)
             if number is not None:
                 name = METRICS[metric].rpartition(".")[2] if "ood." in METRICS[metric] else metric
-                found[f"table1.{recipe}.{key_part(name)}"] = number
-    return found
+                out[f"table1.{recipe}.{key_part(name)}"] = number
+    return out

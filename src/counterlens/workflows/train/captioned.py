@@ -1,7 +1,7 @@
 """What a diffusion model is trained on: pictures of several sets, their captions, their latents."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +16,11 @@ from counterlens.generators.diffusion.schedule import stable_diffusion
 from counterlens.losses.diffusion import Autoencoder
 from counterlens.types import Preprocess
 from counterlens.workflows.train.datasets import check_labels, decoded
+from counterlens.workflows.train.recipe import ClipRecipe, DenoiserRecipe, DiffusionRecipe
 
-Settings = Mapping[str, Any]
 
-
-@dataclass
-class Pictures:
+@dataclass(frozen=True)
+class Captioned:
     """Training pictures of all sets, one after another.
 
     Args:
@@ -44,6 +43,10 @@ class Pictures:
     classes: tuple[str, ...]
     facts: dict[str, Any]
 
+    def to(self, device: torch.device) -> "Captioned":
+        """The same with all pixels on a device."""
+        return replace(self, x=self.x.to(device), held=self.held.to(device))
+
     def rows(self, count: int, generator: torch.Generator) -> Tensor:
         """Random rows, sets by their shares."""
         device = generator.device
@@ -56,19 +59,19 @@ class Pictures:
         return torch.minimum(starts[chosen] + (place * sizes).long(), ends[chosen] - 1)
 
 
-def gather(specs: Sequence[str], settings: Settings, *, cache: Path | None) -> Pictures:
+def gather(
+    specs: Sequence[str], recipe: ClipRecipe | DiffusionRecipe, *, cache: Path | None
+) -> Captioned:
     """Open, decode and caption the sets; the first loses its last pictures to the held-out ones."""
-    shares = tuple(settings["shares"])[: len(specs)]
+    shares = recipe.shares[: len(specs)]
     if len(shares) < len(specs) or min(shares) <= 0:
         raise InputError(f"shares are {shares} for {len(specs)} sets, expected one above 0 each.")
-    size = Preprocess((settings["side"], settings["side"]))
-    count = settings["held_out"]
+    size = Preprocess((recipe.side, recipe.side))
+    count = recipe.held_out
+    classes: tuple[str, ...] = ()
     pixels: list[Tensor] = []
     texts: list[list[str]] = []
     facts: list[dict[str, Any]] = []
-    held = torch.zeros(0)
-    held_names: list[str] = []
-    classes: tuple[str, ...] = ()
     for number, spec in enumerate(specs):
         images = open_set(spec)
         check_labels(images)
@@ -82,20 +85,19 @@ def gather(specs: Sequence[str], settings: Settings, *, cache: Path | None) -> P
             classes = tuple(captions.word(name) for name in images.classes)
         pixels.append(x)
         texts += captions.captions(
-            names, captions.measure(x), variants=settings["variants"], seed=number
+            names, captions.measure(x), variants=recipe.variants, seed=number
         )
         words = {captions.word(name) for name in names}
         facts.append(
             {"name": name_of(spec), "n": len(x), "classes": len(words), "share": shares[number],
              "fingerprint": images.fingerprint}
         )  # fmt: skip
-    sizes = torch.tensor([len(x) for x in pixels]).cumsum(0).tolist()
-    return Pictures(
+    return Captioned(
         torch.cat(pixels),
         texts,
         held,
         [captions.prompt(name) for name in held_names],
-        tuple(sizes),
+        tuple(torch.tensor([len(x) for x in pixels]).cumsum(0).tolist()),
         tuple(share / sum(shares) for share in shares),
         classes,
         {"sets": facts, "held_out": {"n": count, "rule": "last of the first set"}},
@@ -119,20 +121,20 @@ def latents(
 ) -> Float[Tensor, "n 2 c y x"]:
     """Unscaled latents of all pictures and of their mirror images, in half precision."""
     vae: Any = net.vae
-    found = []
+    parts = []
     for some in torch.split(pixels, part):
         x = some.float() / 127.5 - 1
         both = torch.cat([x, x.flip(3)])
         mean = vae.quant_conv(vae.encoder(both)).chunk(2, dim=1)[0]
-        found.append(torch.stack(mean.chunk(2), 1).to(torch.float16))
-    return torch.cat(found)
+        parts.append(torch.stack(mean.chunk(2), 1).to(torch.float16))
+    return torch.cat(parts)
 
 
 class PixelBatches:
     """The autoencoder's batch of each update: pictures, half of them mirrored, and noise."""
 
     def __init__(
-        self, pictures: Pictures, batch: int, shape: tuple[int, ...], generator: torch.Generator
+        self, pictures: Captioned, batch: int, shape: tuple[int, ...], generator: torch.Generator
     ) -> None:
         self.pictures, self.batch, self.shape, self.generator = pictures, batch, shape, generator
 
@@ -151,15 +153,15 @@ class LatentBatches:
 
     def __init__(
         self,
-        pictures: Pictures,
+        pictures: Captioned,
         z: Float[Tensor, "n 2 c y x"],
         ids: Int[Tensor, "n v t"],
         empty: Int[Tensor, "t"],
-        settings: Settings,
+        recipe: DenoiserRecipe,
         generator: torch.Generator,
     ) -> None:
         self.pictures, self.z, self.ids, self.empty = pictures, z, ids, empty
-        self.batch, self.drop = settings["batch"], settings["drop"]
+        self.batch, self.drop = recipe.batch, recipe.drop
         self.generator = generator
         self.alphas = stable_diffusion().alphas.to(z.device)
 

@@ -6,9 +6,9 @@ at an eighth of 790 TFLOP/s 9 ms, 6,000 updates (6.1 M pictures) in about a minu
 Paper: Radford et al. 2021 (clip2021).
 """
 
-import copy
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,100 +29,86 @@ from counterlens.metrics.intervals.closed_form import wilson
 from counterlens.models.sources.clip_small import Pair, build_pair, load_pair, save_pair
 from counterlens.predictions import predict
 from counterlens.runs import Number, Run, new_folder, write_json
-from counterlens.workflows._shared import entry_point as bare
-from counterlens.workflows._shared.session import teller
-from counterlens.workflows.train import recipes
-from counterlens.workflows.train.captioned import Pictures, gather, tokens
+from counterlens.workflows._shared import entry_point
+from counterlens.workflows._shared.objects import texts
+from counterlens.workflows._shared.options import takes
+from counterlens.workflows._shared.result import Result
+from counterlens.workflows._shared.session import Log, begin, logger
+from counterlens.workflows._shared.settings import as_dict, changed
+from counterlens.workflows.train.captioned import Captioned, gather, tokens
 from counterlens.workflows.train.datasets import default_cache
+from counterlens.workflows.train.options import ClipOptions
+from counterlens.workflows.train.recipe import ClipRecipe, on
 from counterlens.workflows.train.run import device_name
 
-Settings = Mapping[str, Any]
 
-DEFAULTS: dict[str, Any] = {
-    "name": "cifar10-clip",
-    "side": 32,
-    "held_out": 2000,
-    "variants": 6,
-    "shares": [0.7, 0.3],
-    "tokens": 24,
-    "merges": 400,
-    "sizes": {"side": 32, "patch": 4, "width": 192, "layers": 6, "text": 128, "text_layers": 2,
-              "heads": 4},
-    "augment": "crop-flip",
-    "steps": 6000,
-    "batch": 1024,
-    "lr": 1e-3,
-    "warmup": 300,
-    "weight_decay": 0.05,
-    "average": 0.999,
-    "per_epoch": 250,
-    "fast": "auto",
-}  # fmt: skip
-
-
-def train_clip(
-    data: Sequence[str],
-    *,
-    test: str | None = None,
-    changes: Sequence[str] = (),
-    out: Path | None = None,
-    resume: bool = False,
-    seed: int = 0,
-    device: str = "auto",
-    max_minutes: float | None = None,
-    cache: Path | None = None,
-    quiet: bool = False,
-) -> Run:
-    """Train, export to RUN/model (use it as clip:RUN/model), measure on held-out pictures.
+@takes(ClipOptions)
+def train_clip(data: Sequence[str], options: ClipOptions) -> Result:
+    """Train, export to RUN/model (use it as clip:RUN/model), measure on held-out images.
 
     Args:
-        data: specs of labelled sets; the first one's last pictures are held out, and its classes
+        data: specs of labelled sets; the first one's last images are held out, and its classes
             are those of the classifier unless others are named.
-        test: spec of a labelled set of the same classes; the exported pair is asked about it.
-        changes: `key=value` settings that replace the defaults.
     """
-    settings = copy.deepcopy(DEFAULTS)
-    recipes.change(settings, changes)
-    if not data:
+    recipe = changed(ClipRecipe(), options.changes)
+    specs = texts(data)
+    if not specs:
         raise InputError("no data came, expected --data SPEC, e.g. pack:A.npz+B.npz.")
-    where = pick_device(device)
-    say = teller(quiet)
-    asked = {"recipe": settings, "data": list(data), "seed": seed}
-    run = Run.create(out or new_folder("train", settings["name"]), "train", asked, resume=resume)
-    pictures = gather(data, settings, cache=cache or default_cache())
-    texts = [text for row in pictures.texts for text in row]
-    tokenizer = make_tokenizer(texts, merges=settings["merges"], tokens=settings["tokens"])
-    pair = build_pair(tokenizer, settings["sizes"], seed=seed).to(where).train()
-    pictures.x, pictures.held = pictures.x.to(where), pictures.held.to(where)
-    weights = sum(p.numel() for p in pair.parameters()) / 1e6
-    say(f"{settings['name']}: {weights:.2f} M weights, {settings['steps']} updates of "
-        f"{settings['batch']} pictures on {device_name(where)}")  # fmt: skip
-    prompts = [[captions.prompt(name)] for name in pictures.classes]
-    words = tokens(tokenizer, prompts)[:, 0].to(where).long()
-    ids = tokens(tokenizer, pictures.texts).to(where)
-    progress, kept = _fit(run, pair, pictures, ids, words, settings, seed, max_minutes, say)
-    hits = int(_right(kept, pictures, words).sum())
-    n = len(pictures.held)
-    told = f"zero-shot accuracy on {n} held-out training pictures"
-    number = Number(hits / n, n, *wilson(hits, n), told)
-    training = {"seed": seed, "updates": progress.step, "finished": progress.done,
-                "seconds": round(progress.seconds, 1), "device": device_name(where)}  # fmt: skip
-    card = {"name": settings["name"], "kind": "image-text pair", "classes": list(pictures.classes),
-            "recipe": settings, "data": pictures.facts, "training": training,
-            "numbers": {"zero_shot": number.to_json()}}  # fmt: skip
-    model = run.folder / "model"
-    save_pair(kept, tokenizer, model, card=card)
-    run.add_numbers({"held_out.zero_shot": number})
-    say(f"{told}: {hits / n:.4f}")
-    if test is not None:
-        number = tested(model, test, where)
-        run.add_numbers({"test.zero_shot": number})
-        card["numbers"]["test.zero_shot"] = number.to_json()
-        write_json(model / "card.json", {"schema": 1, **card})
-        say(f"{number.protocol}: {number.value:.4f} [{number.low:.4f}, {number.high:.4f}]")
+    device = pick_device(options.device)
+    folder = options.out or new_folder("train", recipe.name)
+    inputs = {"recipe": as_dict(recipe), "data": specs}
+    run = begin("train", options, name=recipe.name, inputs=inputs, folder=folder)
+    images = gather(specs, recipe, cache=options.cache or default_cache())
+    job = _Job(run, recipe, images.to(device), options.seed, options.max_minutes, logger(options))
+    every = [text for row in images.texts for text in row]
+    tokenizer = make_tokenizer(every, merges=recipe.merges, tokens=recipe.tokens)
+    progress, kept, words = _fit(job, tokenizer, device)
+    card = _export(job, kept, tokenizer, words, progress)
+    if options.test is not None:
+        _test(job, card, options.test, device)
     if progress.done:
         run.finish()
-    return run
+    return Result(run)
+
+
+@dataclass(frozen=True)
+class _Job:
+    run: Run
+    recipe: ClipRecipe
+    images: Captioned
+    seed: int
+    max_minutes: float | None
+    log: Log
+
+
+def _export(
+    job: _Job, kept: Pair, tokenizer: Any, words: Int[Tensor, "k t"], progress: Progress
+) -> dict[str, Any]:
+    """Write RUN/model with its card, and the held-out number."""
+    recipe, images = job.recipe, job.images
+    hits, n = int(_right(kept, images, words).sum()), len(images.held)
+    protocol = f"zero-shot accuracy on {n} held-out training pictures"
+    number = Number(hits / n, n, *wilson(hits, n), protocol)
+    training = {"seed": job.seed, "updates": progress.step, "finished": progress.done,
+                "seconds": round(progress.seconds, 1),
+                "device": device_name(words.device)}  # fmt: skip
+    card = {"name": recipe.name, "kind": "image-text pair", "classes": list(images.classes),
+            "recipe": as_dict(recipe), "data": images.facts, "training": training,
+            "numbers": {"zero_shot": number.to_json()}}  # fmt: skip
+    save_pair(kept, tokenizer, job.run.folder / "model", card=card)
+    job.run.add_numbers({"held_out.zero_shot": number})
+    job.log(f"{protocol}: {hits / n:.4f}")
+    return card
+
+
+def _test(job: _Job, card: dict[str, Any], spec: str, device: torch.device) -> None:
+    """The exported pair on a test set: a number of the run and of the card."""
+    model = job.run.folder / "model"
+    number = tested(model, spec, device)
+    job.run.add_numbers({"test.zero_shot": number})
+    card["numbers"]["test.zero_shot"] = number.to_json()
+    write_json(model / "card.json", {"schema": 1, **card})
+    job.log(f"{number.protocol}: {number.value:.4f} [{number.low:.4f}, {number.high:.4f}]")
 
 
 def tested(folder: Path, spec: str, device: torch.device) -> Number:
@@ -130,85 +116,81 @@ def tested(folder: Path, spec: str, device: torch.device) -> Number:
     images, pair = open_set(spec), load_pair(folder, "")
     if tuple(images.classes) != tuple(pair.classes):
         raise InputError(f"{spec} has other classes than {folder}, expected the same in order.")
-    found = predict(pair, images, device=device, progress=False)
-    n, hits = len(found.labels), int((found.logits.argmax(1) == found.labels).sum())
-    told = f"zero-shot accuracy on {n} pictures of {images.name}, half-precision weights"
-    return Number(hits / n, n, *wilson(hits, n), told)
+    answers = predict(pair, images, device=device, progress=False)
+    n, hits = len(answers.labels), int((answers.logits.argmax(1) == answers.labels).sum())
+    protocol = f"zero-shot accuracy on {n} pictures of {images.name}, half-precision weights"
+    return Number(hits / n, n, *wilson(hits, n), protocol)
 
 
 def _fit(
-    run: Run,
-    pair: Pair,
-    pictures: Pictures,
-    ids: Int[Tensor, "n v t"],
-    words: Int[Tensor, "k t"],
-    settings: Settings,
-    seed: int,
-    max_minutes: float | None,
-    say: Callable[[str], None],
-) -> tuple[Progress, Pair]:
-    device = words.device
+    job: _Job, tokenizer: Any, device: torch.device
+) -> tuple[Progress, Pair, Int[Tensor, "k t"]]:
+    """Train; the progress, the pair to keep, and the prompts of its classes as tokens."""
+    recipe, images = job.recipe, job.images
     cuda = device.type == "cuda"
-    fast = cuda if settings["fast"] == "auto" else bool(settings["fast"])
-    generator = torch.Generator(device)
+    pair = build_pair(tokenizer, as_dict(recipe.sizes), seed=job.seed).to(device).train()
+    weights = sum(p.numel() for p in pair.parameters()) / 1e6
+    job.log(f"{recipe.name}: {weights:.2f} M weights, {recipe.steps} updates of "
+            f"{recipe.batch} pictures on {device_name(device)}")  # fmt: skip
+    prompts = [[captions.prompt(name)] for name in images.classes]
+    words = tokens(tokenizer, prompts)[:, 0].to(device).long()
+    ids = tokens(tokenizer, images.texts).to(device)
+    generator, fast = torch.Generator(device), on(recipe.fast, cuda)
     plan = Plan(
-        steps=settings["steps"], per_epoch=settings["per_epoch"], seed=seed, schedule="cosine",
-        warmup=settings["warmup"], average=settings["average"], judge_every=4,
-        precision="bf16" if cuda else "fp32", compile=fast, graph=fast, max_minutes=max_minutes,
+        steps=recipe.steps, per_epoch=recipe.per_epoch, seed=job.seed, schedule="cosine",
+        warmup=recipe.warmup, average=recipe.average, judge_every=4,
+        precision="bf16" if cuda else "fp32", compile=fast, graph=fast,
+        max_minutes=job.max_minutes,
     )  # fmt: skip
     optimizer = torch.optim.AdamW(
-        pair.parameters(), lr=settings["lr"], weight_decay=settings["weight_decay"], fused=cuda
+        pair.parameters(), lr=recipe.lr, weight_decay=recipe.weight_decay, fused=cuda
     )
 
     def judge(kept: nn.Module, step: int) -> dict[str, float]:
-        return {"held_out.zero_shot": _right(kept, pictures, words).float().mean().item()}
+        return {"held_out.zero_shot": _right(kept, images, words).float().mean().item()}
 
     progress, kept = fit(
-        Trainable(pair, contrastive, optimizer), _batches(pictures, ids, settings, generator),
-        plan=plan, generator=generator, folder=run.folder / "state", judge=judge, log=say,
+        Trainable(pair, contrastive, optimizer), _batches(images, ids, recipe, generator),
+        plan=plan, generator=generator, folder=job.run.folder / "state", judge=judge, log=job.log,
     )  # fmt: skip
-    run.write_table("epochs", progress.rows)
+    job.run.write_table("epochs", progress.rows)
     result = kept[0]
     assert isinstance(result, Pair)
-    return progress, result
+    return progress, result, words
 
 
 def _batches(
-    pictures: Pictures,
+    images: Captioned,
     ids: Int[Tensor, "n v t"],
-    settings: Settings,
+    recipe: ClipRecipe,
     generator: torch.Generator,
 ) -> Callable[[int], dict[str, Tensor]]:
     def batch(step: int) -> dict[str, Tensor]:
-        rows = pictures.rows(settings["batch"], generator)
+        rows = images.rows(recipe.batch, generator)
         variant = torch.randint(ids.shape[1], rows.shape, device=rows.device, generator=generator)
-        x = augment(settings["augment"], pictures.x[rows], generator)
+        x = augment(recipe.augment, images.x[rows], generator)
         return {"x": x, "ids": ids[rows, variant].long()}
 
     return batch
 
 
 @torch.no_grad()
-def _right(net: nn.Module, pictures: Pictures, words: Int[Tensor, "k t"]) -> Bool[Tensor, "n"]:
+def _right(net: nn.Module, images: Captioned, words: Int[Tensor, "k t"]) -> Bool[Tensor, "n"]:
     """Which held-out pictures are nearest to the prompt of their own class."""
-    places = {captions.prompt(name): k for k, name in enumerate(pictures.classes)}
-    labels = torch.tensor([places[text] for text in pictures.held_texts], device=words.device)
-    blank = pictures.held[:1].expand(len(words), -1, -1, -1).float() / 255
+    places = {captions.prompt(name): k for k, name in enumerate(images.classes)}
+    labels = torch.tensor([places[text] for text in images.held_texts], device=words.device)
+    blank = images.held[:1].expand(len(words), -1, -1, -1).float() / 255
     text = normalize(net(blank, words)[1], dim=1)
-    found = []
-    for part in torch.split(pictures.held, 500):
+    right = []
+    for part in torch.split(images.held, 500):
         image = net(part.float() / 255, words[:1].expand(len(part), -1))[0]
-        found.append((normalize(image, dim=1) @ text.T).argmax(1))
-    return torch.cat(found) == labels
+        right.append((normalize(image, dim=1) @ text.T).argmax(1))
+    return torch.cat(right) == labels
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """`python -m counterlens.workflows.train.clip`."""
-    parser = bare.options(train_clip.__doc__, training=True)
-    parser.add_argument("--data", action="append", default=[])
-    parser.add_argument("--test")
-    given = vars(parser.parse_args(arguments))
-    return bare.command(lambda: train_clip(given.pop("data"), **given))
+    return entry_point.run(train_clip, ClipOptions, arguments)
 
 
 if __name__ == "__main__":

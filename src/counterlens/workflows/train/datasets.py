@@ -11,7 +11,7 @@ import multiprocessing
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,8 +27,7 @@ from counterlens.errors import InputError
 from counterlens.images import ImageSet, prepare
 from counterlens.runs import atomic
 from counterlens.types import Preprocess
-
-Settings = Mapping[str, Any]
+from counterlens.workflows.train.recipe import Recipe
 
 IN_MEMORY = 8 * 2**30  # bytes of pixels up to which a set is held on the device
 
@@ -125,27 +124,27 @@ class Sets:
     facts: dict[str, Any]
 
     @classmethod
-    def open(cls, settings: Settings, data: str, out_data: str | None, cache: Path) -> "Sets":
+    def open(cls, recipe: Recipe, data: str, out_data: str | None, cache: Path) -> "Sets":
         """Open and decode what the recipe needs."""
         images = open_set(data)
         check_labels(images)
-        count = settings["held_out"]
+        count = recipe.held_out
         if not 1 < count < len(images):
             raise InputError(f"held_out is {count}, expected 2 … {len(images) - 1} of {data}.")
-        kept, held = hold_out(images, count, settings["held_out_rule"])
+        kept, held = hold_out(images, count, recipe.held_out_rule)
         labels = torch.from_numpy(images.labels)
         facts: dict[str, Any] = {
             "in": {"name": name_of(data), "n": len(kept), "fingerprint": images.fingerprint},
-            "held_out": {"n": len(held), "rule": settings["held_out_rule"]},
+            "held_out": {"n": len(held), "rule": recipe.held_out_rule},
         }
-        x, held_x = _parts(images, kept, held, settings, cache)
+        x, held_x = _parts(images, kept, held, recipe, cache)
         out, held_outside = None, None
         if out_data is not None:
             pool = open_set(out_data)
             if len(pool) < count:
                 raise InputError(f"{out_data} has {len(pool)} images, expected {count} or more.")
             rest, some = hold_out(pool, count // 2)
-            out, held_outside = _parts(pool, rest, some, settings, cache)
+            out, held_outside = _parts(pool, rest, some, recipe, cache)
             facts["out"] = {
                 "name": name_of(out_data),
                 "n": len(rest),
@@ -175,12 +174,12 @@ def check_labels(images: ImageSet) -> None:
 
 
 def _parts(
-    images: ImageSet, kept: Tensor, held: Tensor, settings: Settings, cache: Path
+    images: ImageSet, kept: Tensor, held: Tensor, recipe: Recipe, cache: Path
 ) -> tuple[Tensor | ImageSet, Tensor]:
     """The training images, held or to be streamed, and the held-out ones at the final size."""
-    stored = settings["stored"] or settings["size"]
-    wide, exact = Preprocess((stored, stored)), Preprocess((settings["size"], settings["size"]))
-    streamed = settings["stream"]
+    stored = recipe.stored or recipe.size
+    wide, exact = Preprocess((stored, stored)), Preprocess((recipe.size, recipe.size))
+    streamed = recipe.stream
     if streamed == "auto":
         streamed = len(images) * 3 * stored**2 > IN_MEMORY
     held_x = decoded(subset(images, held.numpy()), exact, cache=cache)
@@ -195,7 +194,7 @@ class Batches:
     def __init__(
         self,
         sets: Sets,
-        settings: Settings,
+        recipe: Recipe,
         *,
         seed: int,
         generator: torch.Generator,
@@ -203,9 +202,9 @@ class Batches:
     ) -> None:
         """`share`: the number of this process and how many there are."""
         self.sets, self.seed, self.generator, self.share = sets, seed, generator, share
-        self.settings = settings
-        self.batch = settings["batch"]
-        self.outer = settings["out_batch"] or self.batch
+        self.recipe = recipe
+        self.batch = recipe.batch
+        self.outer = recipe.out_batch or self.batch
         self.per_epoch = len(sets.x) // self.batch
         if not self.per_epoch:
             raise InputError(f"batch is {self.batch}, more than the {len(sets.x)} images.")
@@ -232,18 +231,18 @@ class Batches:
         else:
             assert source is not None
             if which not in self._streams:
-                stored = self.settings["stored"] or self.settings["size"]
+                stored = self.recipe.stored or self.recipe.size
                 self._streams[which] = _Stream(
                     source, Preprocess((stored, stored)), lambda s: self.rows(which, s).tolist()
                 )
             pixels = self._streams[which](step).to(self.sets.y.device, non_blocking=True)
-        fill = self.settings["fill"]
+        fill = self.recipe.fill
         return augment(
-            self.settings["augment"],
+            self.recipe.augment,
             pixels,
             self.generator,
-            fill=tuple(fill) if fill else None,
-            size=self.settings["size"],
+            fill=fill or None,
+            size=self.recipe.size,
         )
 
     def rows(self, which: str, step: int) -> Tensor:

@@ -18,14 +18,13 @@ Paper: Rombach et al. 2022 (ldm2022); Augustin et al. 2024 (digin2024) uses Stab
 Differs: 32 pixels, captions made from class and measured attributes, text encoder from scratch.
 """
 
-import copy
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -42,12 +41,15 @@ from counterlens.metrics.generation import psnr
 from counterlens.models import load
 from counterlens.runs import Run, new_folder
 from counterlens.types import Preprocess
-from counterlens.workflows._shared import entry_point as bare
-from counterlens.workflows._shared.session import Say, teller, write_report
-from counterlens.workflows.train import recipes
+from counterlens.workflows._shared import entry_point
+from counterlens.workflows._shared.objects import texts
+from counterlens.workflows._shared.options import takes
+from counterlens.workflows._shared.result import Result
+from counterlens.workflows._shared.session import Log, begin, end, logger
+from counterlens.workflows._shared.settings import as_dict, changed
 from counterlens.workflows.train.captioned import (
+    Captioned,
     LatentBatches,
-    Pictures,
     PixelBatches,
     gather,
     latents,
@@ -55,106 +57,85 @@ from counterlens.workflows.train.captioned import (
     tokens,
 )
 from counterlens.workflows.train.datasets import decoded, default_cache
-from counterlens.workflows.train.diffusion_quality import evaluate
+from counterlens.workflows.train.diffusion_quality import References, evaluate
+from counterlens.workflows.train.options import DiffusionOptions
+from counterlens.workflows.train.recipe import (
+    AutoencoderRecipe,
+    DenoiserRecipe,
+    DiffusionRecipe,
+    on,
+)
 from counterlens.workflows.train.run import device_name
-
-DEFAULTS: dict[str, Any] = {
-    "name": "cifar10-diffusion",
-    "side": 32,
-    "held_out": 2000,
-    "variants": 6,
-    "shares": [0.7, 0.3],
-    "shape": {
-        "vae": [96, 96], "latents": 4, "unet": [128, 224], "heads": 4, "text": 192, "layers": 3,
-        "tokens": 24, "merges": 400,
-    },
-    "vae": {"steps": 6000, "batch": 512, "lr": 6e-4, "warmup": 200, "average": 0.999, "kl": 5e-5},
-    "unet": {
-        "steps": 15000, "batch": 512, "lr": 4e-4, "warmup": 500, "average": 0.9995, "drop": 0.1,
-    },
-    "per_epoch": 250,
-    "samples": 1000,
-    "start": None,
-    "precision": "auto",
-    "compile": "auto",
-    "graph": "auto",
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class _Job:
     run: Run
-    settings: Mapping[str, Any]
+    recipe: DiffusionRecipe
+    options: DiffusionOptions
     device: torch.device
-    seed: int
-    say: Say
+    log: Log
     until: float | None
 
     def minutes(self) -> float | None:
         """What is left of the time."""
         return None if self.until is None else (self.until - time.monotonic()) / 60
 
+    @property
+    def cache(self) -> Path:
+        """Where decoded images are stored."""
+        return self.options.cache or default_cache()
 
-def train_diffusion(
-    data: Sequence[str],
-    *,
-    test: str | None = None,
-    judge: str | None = None,
-    changes: Sequence[str] = (),
-    out: Path | None = None,
-    resume: bool = False,
-    seed: int = 0,
-    device: str = "auto",
-    max_minutes: float | None = None,
-    cache: Path | None = None,
-    quiet: bool = False,
-) -> Run:
+
+@takes(DiffusionOptions)
+def train_diffusion(data: Sequence[str], options: DiffusionOptions) -> Result:
     """Train, export to RUN/model, draw samples and measure them.
 
+    After `max_minutes` what there is of the second stage is exported and measured; repeat with
+    `resume` to go on.
+
     Args:
-        data: specs of labelled sets; the first one's last pictures are held out.
-        test: spec of test pictures of the first set's classes, for the numbers at the end.
-        judge: spec of a classifier that says whether samples show what was asked for.
-        changes: `key=value` settings that replace the defaults.
-        max_minutes: stop after so long with all state kept. What there is of the second stage is
-            exported and measured; repeat with `resume` to go on.
+        data: specs of labelled sets; the first one's last images are held out.
     """
     began = time.monotonic()
-    settings = copy.deepcopy(DEFAULTS)
-    recipes.change(settings, changes)
-    if not data:
+    recipe, specs = changed(DiffusionRecipe(), options.changes), texts(data)
+    if not specs:
         raise InputError("no data came, expected --data SPEC, e.g. pack:A.npz+B.npz.")
-    where = pick_device(device)
-    say = teller(quiet)
-    asked = {"recipe": settings, "data": list(data), "test": test, "judge": judge, "seed": seed}
-    folder = out or new_folder("train", settings["name"])
-    run = Run.create(folder, "train", asked, resume=resume)
-    until = None if max_minutes is None else began + 60 * max_minutes
-    job = _Job(run, settings, where, seed, say, until)
-    keep = cache or default_cache()
-    pictures = gather(data, settings, cache=keep)
-    shape = Shape(side=settings["side"], **{k: _tuple(v) for k, v in settings["shape"].items()})
-    model = build(shape, [text for row in pictures.texts for text in row], seed=seed)
-    if settings["start"]:
-        model = _start(model, Path(settings["start"]))
-    say(f"{len(pictures.x)} pictures, {len(pictures.held)} held out, "
+    device, log = pick_device(options.device), logger(options)
+    folder = options.out or new_folder("train", recipe.name)
+    inputs = {"recipe": as_dict(recipe), "data": specs}
+    run = begin("train", options, name=recipe.name, inputs=inputs, folder=folder)
+    minutes = options.max_minutes
+    until = None if minutes is None else began + 60 * minutes
+    job = _Job(run, recipe, options, device, log, until)
+    images = gather(specs, recipe, cache=job.cache)
+    model = _model(job, images)
+    log(f"{len(images.x)} pictures, {len(images.held)} held out, "
         f"{len(model.tokenizer)} tokens ({time.monotonic() - began:.1f} s)")  # fmt: skip
-    _prepare(where)
-    pictures.x, pictures.held = pictures.x.to(where), pictures.held.to(where)
-    first = _first(job, model, pictures)
+    _prepare(device)
+    images = images.to(device)
+    first = _first(job, model, images)
     if first is None:
-        return run
-    second = _second(job, model, pictures, first)
-    _export(job, model, pictures, second)
-    _measure(job, model, pictures, test, judge, keep)
+        return Result(run)
+    second = _second(job, model, images, first)
+    _export(job, model, images, second)
+    _measure(job, model, images)
     if second.done:
-        write_report(run, say)
-        run.finish()
-        say(f"done in {(time.monotonic() - began) / 60:.1f} min.")
+        end(run, log)
+        log(f"done in {(time.monotonic() - began) / 60:.1f} min.")
     else:
-        say(f"not finished: repeat the command with --resume ({run.folder}).")
+        log(f"not finished: repeat the command with --resume ({run.folder}).")
         second.resend()
-    return run
+    return Result(run)
+
+
+def _model(job: _Job, images: Captioned) -> LatentDiffusion:
+    """A fresh model of the recipe's sizes, or one with the weights of an earlier model."""
+    recipe = job.recipe
+    shape = Shape(side=recipe.side, **vars(recipe.shape))
+    every = [text for row in images.texts for text in row]
+    model = build(shape, every, seed=job.options.seed)
+    return _start(model, Path(recipe.start)) if recipe.start else model
 
 
 def _start(model: LatentDiffusion, folder: Path) -> LatentDiffusion:
@@ -169,27 +150,29 @@ def _start(model: LatentDiffusion, folder: Path) -> LatentDiffusion:
     return replace(model, tokenizer=given.tokenizer)
 
 
-def _first(job: _Job, model: LatentDiffusion, pictures: Pictures) -> Autoencoder | None:
+def _first(job: _Job, model: LatentDiffusion, images: Captioned) -> Autoencoder | None:
     """The autoencoder; None where the time was not enough."""
-    settings = job.settings["vae"]
+    recipe = job.recipe.vae
     net = _on(Autoencoder(model.vae), job.device)
     generator = torch.Generator(job.device)
-    batches = PixelBatches(pictures, settings["batch"], model.shape, generator)
+    batches = PixelBatches(images, recipe.batch, model.shape, generator)
 
     @torch.no_grad()
     def judge(kept: nn.Module, step: int) -> dict[str, float]:
-        made, wanted = [], []
-        for part in torch.split(pictures.held, 500):
+        rebuilt, wanted = [], []
+        for part in torch.split(images.held, 500):
             x = part.float() / 127.5 - 1
             noise = torch.zeros(len(x), *model.shape, device=x.device)
-            made.append(kept(x, noise)[0].clamp(-1, 1) / 2 + 0.5)
+            rebuilt.append(kept(x, noise)[0].clamp(-1, 1) / 2 + 0.5)
             wanted.append(x / 2 + 0.5)
-        return {"held_out.psnr": psnr(torch.cat(made), torch.cat(wanted))}
+        return {"held_out.psnr": psnr(torch.cat(rebuilt), torch.cat(wanted))}
 
-    loss = partial(autoencoding, kl=settings["kl"])
-    progress, kept = _fit(job, "vae", net, loss, batches, generator, judge)
+    loss = partial(autoencoding, kl=recipe.kl)
+    progress, kept = _fit(
+        job, "vae", Trainable(net, loss, _adam(net, recipe)), batches, generator, judge
+    )
     if not progress.done:
-        job.say(f"not finished: repeat the command with --resume ({job.run.folder}).")
+        job.log(f"not finished: repeat the command with --resume ({job.run.folder}).")
         progress.resend()
         return None
     result = kept[0]
@@ -197,29 +180,27 @@ def _first(job: _Job, model: LatentDiffusion, pictures: Pictures) -> Autoencoder
     return result
 
 
-def _second(job: _Job, model: LatentDiffusion, pictures: Pictures, first: Autoencoder) -> Progress:
+def _second(job: _Job, model: LatentDiffusion, images: Captioned, first: Autoencoder) -> Progress:
     """Text encoder and UNet on the latents; `model` then holds the averaged weights of all."""
     began = time.monotonic()
     first = first.to(job.device)
-    z = latents(first, pictures.x)
-    held = latents(first, pictures.held)[:, 0].float()
+    z = latents(first, images.x)
+    held = latents(first, images.held)[:, 0].float()
     scale = 1 / z.float().std().item()
     model.vae.load_state_dict(first.vae.state_dict())
     model.vae.register_to_config(scaling_factor=scale)  # type: ignore[operator]
     z, held = (z.float() * scale).to(torch.float16), held * scale
-    ids = tokens(model.tokenizer, pictures.texts).to(job.device)
+    ids = tokens(model.tokenizer, images.texts).to(job.device)
     empty = tokens(model.tokenizer, [[""]])[0, 0].to(job.device)
     held_ids = (
-        tokens(model.tokenizer, [[text] for text in pictures.held_texts])[:, 0]
-        .to(job.device)
-        .long()
+        tokens(model.tokenizer, [[text] for text in images.held_texts])[:, 0].to(job.device).long()
     )
-    job.say(f"{len(z)} × 2 latents, scale {scale:.4f} ({time.monotonic() - began:.1f} s)")
-    settings = job.settings["unet"]
+    job.log(f"{len(z)} × 2 latents, scale {scale:.4f} ({time.monotonic() - began:.1f} s)")
     net = _on(Denoiser(model.unet, model.text), job.device)
     generator = torch.Generator(job.device)
-    batches = LatentBatches(pictures, z, ids, empty, settings, generator)
-    fixed = torch.Generator().manual_seed(job.seed)
+    trainable = Trainable(net, denoising, _adam(net, job.recipe.unet))
+    batches = LatentBatches(images, z, ids, empty, job.recipe.unet, generator)
+    fixed = torch.Generator().manual_seed(job.options.seed)
     noise = torch.randn(held.shape, generator=fixed).to(job.device)
     times = torch.linspace(0, len(batches.alphas) - 1, len(held), device=job.device).long()
     noisy = noised(held, noise, batches.alphas[times])
@@ -232,10 +213,10 @@ def _second(job: _Job, model: LatentDiffusion, pictures: Pictures, first: Autoen
             torch.split(held_ids, 500),
             strict=True,
         )
-        said = torch.cat([kept(*part) for part in parts])
-        return {"held_out.noise": (said - noise).square().mean().item()}
+        predicted = torch.cat([kept(*part) for part in parts])
+        return {"held_out.noise": (predicted - noise).square().mean().item()}
 
-    progress, kept = _fit(job, "unet", net, denoising, batches, generator, judge)
+    progress, kept = _fit(job, "unet", trainable, batches, generator, judge)
     result = kept[0]
     assert isinstance(result, Denoiser)
     model.unet.load_state_dict(result.unet.state_dict())
@@ -245,65 +226,70 @@ def _second(job: _Job, model: LatentDiffusion, pictures: Pictures, first: Autoen
     return progress
 
 
+def _adam(net: nn.Module, recipe: AutoencoderRecipe | DenoiserRecipe) -> torch.optim.Optimizer:
+    fused = next(net.parameters()).is_cuda
+    return torch.optim.AdamW(
+        net.parameters(), lr=recipe.lr, betas=(0.9, 0.99), weight_decay=0.01, fused=fused
+    )
+
+
 def _fit(
     job: _Job,
-    stage: str,
-    net: nn.Module,
-    loss: Any,
+    stage: Literal["vae", "unet"],
+    trainable: Trainable,
     batches: Callable[[int], Mapping[str, Tensor]],
     generator: torch.Generator,
     judge: Any,
 ) -> tuple[Progress, list[nn.Module]]:
-    settings, cuda = job.settings[stage], job.device.type == "cuda"
-    precision = job.settings["precision"]
+    """Train one stage."""
+    recipe, cuda = job.recipe, job.device.type == "cuda"
+    own = recipe.vae if stage == "vae" else recipe.unet
+    precision = recipe.precision
     if precision == "auto":
         precision = "bf16" if cuda else "fp32"
-    optimizer = torch.optim.AdamW(
-        net.parameters(), lr=settings["lr"], betas=(0.9, 0.99), weight_decay=0.01, fused=cuda
-    )
     plan = Plan(
-        steps=settings["steps"],
-        per_epoch=job.settings["per_epoch"],
-        seed=job.seed + 1000 * (stage == "unet"),
+        steps=own.steps,
+        per_epoch=recipe.per_epoch,
+        seed=job.options.seed + 1000 * (stage == "unet"),
         schedule="cosine" if stage == "vae" else "constant",
-        warmup=settings["warmup"],
-        average=settings["average"],
+        warmup=own.warmup,
+        average=own.average,
         precision=precision,
         judge_every=4,
         max_minutes=job.minutes(),
-        compile=_auto(job.settings["compile"], cuda),
-        graph=_auto(job.settings["graph"], cuda),
+        compile=on(recipe.compile, cuda),
+        graph=on(recipe.graph, cuda),
     )
-    weights = sum(p.numel() for p in net.parameters()) / 1e6
-    job.say(f"{stage}: {weights:.2f} M weights, {plan.steps} updates of {settings['batch']} "
+    weights = sum(p.numel() for p in trainable.net.parameters()) / 1e6
+    job.log(f"{stage}: {weights:.2f} M weights, {plan.steps} updates of {own.batch} "
             f"pictures on {device_name(job.device)}")  # fmt: skip
     progress, kept = fit(
-        Trainable(net, loss, optimizer),
+        trainable,
         batches,
         plan=plan,
         folder=job.run.folder / "state" / stage,
         generator=generator,
         judge=judge,
-        log=job.say,
+        log=job.log,
     )
     job.run.write_table(f"epochs_{stage}", progress.rows)
     return progress, kept
 
 
-def _export(job: _Job, model: LatentDiffusion, pictures: Pictures, progress: Progress) -> None:
+def _export(job: _Job, model: LatentDiffusion, images: Captioned, progress: Progress) -> None:
     """Write RUN/model: a diffusers folder in half precision with its card."""
     rows = {stage: job.run.table(f"epochs_{stage}") for stage in ("vae", "unet")}
     card = {
-        "name": job.settings["name"],
+        "name": job.recipe.name,
         "kind": "latent diffusion",
-        "classes": list(pictures.classes),
-        "recipe": dict(job.settings),
-        "data": pictures.facts,
+        "classes": list(images.classes),
+        "recipe": as_dict(job.recipe),
+        "data": images.facts,
         "training": {
-            "seed": job.seed,
-            "updates": {"vae": job.settings["vae"]["steps"], "unet": progress.step},
+            "seed": job.options.seed,
+            "updates": {"vae": job.recipe.vae.steps, "unet": progress.step},
             "seconds": {
-                stage: round(found[-1]["seconds"], 1) for stage, found in rows.items() if found
+                stage: round(epochs[-1]["seconds"], 1) for stage, epochs in rows.items() if epochs
             },
             "device": device_name(job.device),
             "finished": progress.done,
@@ -311,31 +297,24 @@ def _export(job: _Job, model: LatentDiffusion, pictures: Pictures, progress: Pro
     }
     latent.save(model, job.run.folder / "model", card=card)
     size = sum(f.stat().st_size for f in (job.run.folder / "model").rglob("*") if f.is_file())
-    job.say(f"exported {size / 1e6:.1f} MB to {job.run.folder / 'model'}")
+    job.log(f"exported {size / 1e6:.1f} MB to {job.run.folder / 'model'}")
 
 
-def _measure(
-    job: _Job,
-    model: LatentDiffusion,
-    pictures: Pictures,
-    test: str | None,
-    judge: str | None,
-    cache: Path,
-) -> None:
-    side = job.settings["side"]
-    held = decoded(open_set(test), Preprocess((side, side)), cache=cache) if test else None
-    classifier = load(judge, device=str(job.device)) if judge else None
+def _measure(job: _Job, model: LatentDiffusion, images: Captioned) -> None:
+    """Draw samples with the exported model and measure them."""
+    options, side = job.options, job.recipe.side
+    size = Preprocess((side, side))
+    held = decoded(open_set(options.test), size, cache=job.cache) if options.test else None
+    classifier = load(options.judge, device=str(job.device)) if options.judge else None
     opened = latent.load(job.run.folder / "model", device=job.device)  # what others will open
     evaluate(
         replace(opened, name=model.name),
         job.run,
-        pictures.classes,
-        judge=classifier,
-        test=held,
-        train=pictures.x[: pictures.ends[0]],
-        count=job.settings["samples"],
-        seed=job.seed,
-        say=job.say,
+        images.classes,
+        references=References(classifier, held, images.x[: images.ends[0]]),
+        count=job.recipe.samples,
+        seed=options.seed,
+        log=job.log,
     )
 
 
@@ -350,22 +329,9 @@ def _on(net: nn.Module, device: torch.device) -> nn.Module:
     return net.to(memory_format=torch.channels_last) if device.type == "cuda" else net
 
 
-def _auto(value: Any, cuda: bool) -> bool:
-    return cuda if value == "auto" else bool(value)
-
-
-def _tuple(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """`python -m counterlens.workflows.train.diffusion`."""
-    parser = bare.options(train_diffusion.__doc__, training=True)
-    parser.add_argument("--data", action="append", default=[])
-    parser.add_argument("--test")
-    parser.add_argument("--judge")
-    given = vars(parser.parse_args(arguments))
-    return bare.command(lambda: train_diffusion(given.pop("data"), **given))
+    return entry_point.run(train_diffusion, DiffusionOptions, arguments)
 
 
 if __name__ == "__main__":

@@ -4,10 +4,10 @@ Everything is measured on images as drawn, none rejected. The classifier that ju
 taken no part in making the generator.
 """
 
-import argparse
 import math
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -29,11 +29,14 @@ from counterlens.metrics.generation import kid_interval, nearest, psnr, recall
 from counterlens.metrics.intervals.closed_form import mean_interval, wilson
 from counterlens.models import load
 from counterlens.models.parts import features
-from counterlens.runs import Number, Run, new_folder
+from counterlens.runs import Number, Run
 from counterlens.types import Images, Preprocess
-from counterlens.workflows._shared import entry_point as bare
-from counterlens.workflows._shared.session import teller
+from counterlens.workflows._shared import entry_point
+from counterlens.workflows._shared.options import takes
+from counterlens.workflows._shared.result import Result
+from counterlens.workflows._shared.session import begin, logger
 from counterlens.workflows.train.datasets import decoded
+from counterlens.workflows.train.options import QualityOptions
 
 GUIDANCE, STEPS = 3.0, 25
 BATCH = {"cuda": 500, "cpu": 25, "mps": 50}
@@ -64,45 +67,59 @@ def samples(
     return (torch.cat(parts) * 255).round() / 255
 
 
+@dataclass(frozen=True)
+class References:
+    """What generated images are compared with; what is None is left out.
+
+    Args:
+        judge: a classifier that took no part in making the generator.
+        test: test images.
+        train: the generator's training images.
+    """
+
+    judge: Classifier | None
+    test: UInt8[Tensor, "n 3 h w"] | None
+    train: UInt8[Tensor, "m 3 h w"] | None
+
+
 def evaluate(
     model: LatentDiffusion,
     run: Run,
     classes: Sequence[str],
     *,
-    judge: Classifier | None,
-    test: UInt8[Tensor, "n 3 h w"] | None,
-    train: UInt8[Tensor, "m 3 h w"] | None,
+    references: References,
     count: int = 1000,
     seed: int = 0,
-    say: Callable[[str], None],
+    log: Callable[[str], None],
 ) -> dict[str, Number]:
     """Draw images of every class, measure them, write sheets; returns the numbers."""
+    judge, test, train = references.judge, references.test, references.train
     each = max(1, count // len(classes))
     prompts = [captions.prompt(name) for name in classes for _ in range(each)]
-    made = samples(model, prompts, seed=seed)
-    sheet(run, "samples", made, each, len(classes))
+    images = samples(model, prompts, seed=seed)
+    sheet(run, "samples", images, each, len(classes))
     few = min(10, each)
     shown = samples(model, [text for text in ATTRIBUTES for _ in range(few)], seed=seed + 1)
     sheet(run, "prompts", shown, few, len(ATTRIBUTES))
-    found: dict[str, Number] = {}
-    how = f"{len(made)} images, guidance {GUIDANCE:g}, {STEPS} steps, none rejected"
+    numbers: dict[str, Number] = {}
+    how = f"{len(images)} images, guidance {GUIDANCE:g}, {STEPS} steps, none rejected"
     if judge is not None:
-        found["generator.agreement"] = agreement(run, made, classes, each, judge, how)
+        numbers["generator.agreement"] = agreement(run, images, classes, each, judge, how)
     if test is not None:
-        found |= exactness(model, test)
+        numbers |= exactness(model, test)
         if judge is not None:
-            found |= realism(judge, made, test, how)
+            numbers |= realism(judge, images, test, how)
         if train is not None:
-            found |= copies(model, made, test[: len(made)], train)
-    for key, number in found.items():
+            numbers |= copies(model, images, test[: len(images)], train)
+    for key, number in numbers.items():
         value = "—" if number.value is None else f"{number.value:.4f}"
-        say(f"{key} {value} (n {number.n}): {number.protocol}")
-    run.add_numbers(found)
-    return found
+        log(f"{key} {value} (n {number.n}): {number.protocol}")
+    run.add_numbers(numbers)
+    return numbers
 
 
 def agreement(
-    run: Run, made: Images, classes: Sequence[str], each: int, judge: Classifier, how: str
+    run: Run, images: Images, classes: Sequence[str], each: int, judge: Classifier, how: str
 ) -> Number:
     """How often the judge sees the class of the prompt."""
     places = torch.tensor([class_named(judge.classes, name) for name in classes])
@@ -110,7 +127,9 @@ def agreement(
         missing = [name for name, k in zip(classes, places.tolist(), strict=True) if k < 0]
         raise InputError(f"{judge.name} has no class {missing[0]!r}, so it cannot judge.")
     with torch.no_grad():
-        answer = torch.cat([_asked(judge, part).argmax(1).cpu() for part in torch.split(made, 250)])
+        answer = torch.cat(
+            [_logits(judge, part).argmax(1).cpu() for part in torch.split(images, 250)]
+        )
     hits = answer == places.repeat_interleave(each)
     rows = [
         {"class": name, "n": each, "agreement": part.float().mean().item()}
@@ -128,19 +147,19 @@ def exactness(model: LatentDiffusion, test: UInt8[Tensor, "n 3 h w"]) -> dict[st
 
     The mean over images is the higher one: an image that is hard weighs less in it.
     """
-    made, wanted = [], []
+    rebuilt, wanted = [], []
     for part in torch.split(test, 250):
         x = part.to(model.device).float() / 255
-        made.append(model.decode(model.encode(x)).cpu())
+        rebuilt.append(model.decode(model.encode(x)).cpu())
         wanted.append(x.cpu())
-    pairs = zip(torch.cat(made), torch.cat(wanted), strict=True)
+    pairs = zip(torch.cat(rebuilt), torch.cat(wanted), strict=True)
     each = np.array([psnr(one[None], other[None]) for one, other in pairs])
     whole = f"PSNR of the autoencoder over all pixels of {len(test)} test images, in dB"
     mean = f"PSNR of the autoencoder, mean over {len(test)} test images, in dB"
     low, high = mean_interval(each, (0.0, math.inf))
     return {
         "generator.psnr": Number(
-            psnr(torch.cat(made), torch.cat(wanted)), len(test), None, None, whole
+            psnr(torch.cat(rebuilt), torch.cat(wanted)), len(test), None, None, whole
         ),
         "generator.psnr_image": Number(float(each.mean()), len(test), low, high, mean),
     }
@@ -148,20 +167,20 @@ def exactness(model: LatentDiffusion, test: UInt8[Tensor, "n 3 h w"]) -> dict[st
 
 @torch.no_grad()
 def realism(
-    judge: Classifier, made: Images, test: UInt8[Tensor, "n 3 h w"], how: str
+    judge: Classifier, images: Images, test: UInt8[Tensor, "n 3 h w"], how: str
 ) -> dict[str, Number]:
     """KID and recall against test images in the judge's features."""
-    real = test[: len(made)].float() / 255
-    ours = torch.cat([_features(judge, part) for part in torch.split(made, 250)])
+    real = test[: len(images)].float() / 255
+    ours = torch.cat([_features(judge, part) for part in torch.split(images, 250)])
     theirs = torch.cat([_features(judge, part) for part in torch.split(real, 250)])
     order = torch.randperm(len(ours), generator=torch.Generator().manual_seed(0))
     ours = ours[order]  # else a block of them would be of one class
     value, low, high = kid_interval(ours, theirs)
     against = f"features of {judge.name}, against {len(real)} test images; {how}"
     return {
-        "generator.kid": Number(value, len(made), low, high, f"unbiased KID, {against}"),
+        "generator.kid": Number(value, len(images), low, high, f"unbiased KID, {against}"),
         "generator.recall": Number(
-            recall(ours, theirs), len(made), None, None, f"recall, k = 3, {against}"
+            recall(ours, theirs), len(images), None, None, f"recall, k = 3, {against}"
         ),
     }
 
@@ -169,26 +188,26 @@ def realism(
 @torch.no_grad()
 def copies(
     model: LatentDiffusion,
-    made: Images,
+    images: Images,
     test: UInt8[Tensor, "n 3 h w"],
     train: UInt8[Tensor, "m 3 h w"],
 ) -> dict[str, Number]:
     """How near generated images are to training images, against how near test images are."""
     pool = train.to(model.device)
-    bytes_ = [(made * 255).to(model.device), test.to(model.device).float()]
+    bytes_ = [(images * 255).to(model.device), test.to(model.device).float()]
     distances = [_nearest(x, pool).cpu() / 255 for x in bytes_]
-    told = "median l2 distance to the nearest training image, as a ratio to that of test images"
+    protocol = "median l2 distance to the nearest training image, as a ratio to that of test images"
     usual = distances[1].median().item()
     near = (distances[0] < distances[1].quantile(0.01)).double().mean().item()
-    low, high = wilson(round(near * len(made)), len(made))
+    low, high = wilson(round(near * len(images)), len(images))
     return {
         "generator.nearest": Number(
-            distances[0].median().item() / usual, len(made), None, None, told
+            distances[0].median().item() / usual, len(images), None, None, protocol
         )
         if usual > 0
-        else Number.missing("the test images are training images", told, len(made)),
+        else Number.missing("the test images are training images", protocol, len(images)),
         "generator.copies": Number(
-            near, len(made), low, high,
+            near, len(images), low, high,
             "share nearer to a training image than 99 % of test images are",
         ),
     }  # fmt: skip
@@ -201,7 +220,7 @@ def _nearest(x: Images, pool: UInt8[Tensor, "m 3 h w"]) -> Tensor:
     return best
 
 
-def _asked(judge: Classifier, x: Images) -> Float[Tensor, "b k"]:
+def _logits(judge: Classifier, x: Images) -> Float[Tensor, "b k"]:
     out: Tensor = judge(_fit(judge, x))
     return out
 
@@ -220,35 +239,34 @@ def sheet(run: Run, name: str, images: Images, each: int, rows: int, *, columns:
     write_png(run.path("images", f"{name}.png"), tile(chosen, columns=min(columns, each)))
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure a generator again: `python -m counterlens.workflows.train.diffusion_quality DIR`."""
-    parser = bare.options(__doc__)
-    parser.add_argument("generator")
-    parser.add_argument("--judge", required=True)
-    parser.add_argument("--test", required=True)
-    parser.add_argument("--train")
-    parser.add_argument("--count", type=int, default=1000)
-    given = parser.parse_args(arguments)
-    return bare.command(lambda: _again(given))
+@takes(QualityOptions)
+def measure_generator(generator: str, options: QualityOptions) -> Result:
+    """Measure a generator again.
 
-
-def _again(given: argparse.Namespace) -> Run:
-    device = pick_device(given.device)
-    model = latent.load(given.generator, device=device)
-    judge = load(given.judge, device=str(device))
+    Args:
+        generator: its folder.
+    """
+    device = pick_device(options.device)
+    model = latent.load(generator, device=device)
+    judge = load(options.judge, device=str(device))
     size = Preprocess((model.side, model.side))
-    held = open_set(given.test)
+    held = open_set(options.test)
     test = decoded(held, size, cache=None)
-    train = decoded(open_set(given.train), size, cache=None) if given.train else None
-    folder = given.out or new_folder("quality", model.name)
-    run = Run.create(folder, "quality", {**vars(given)}, resume=given.resume)
-    names = [captions.word(name) for name in held.classes]
+    train = decoded(open_set(options.train), size, cache=None) if options.train else None
+    inputs = {"generator": generator}
+    run = begin("quality", options, name=model.name, inputs=inputs)
+    log, names = logger(options), [captions.word(name) for name in held.classes]
+    references = References(judge, test, train)
     evaluate(
-        model, run, names, judge=judge, test=test, train=train, count=given.count,
-        seed=given.seed, say=teller(given.quiet),
-    )  # fmt: skip
+        model, run, names, references=references, count=options.count, seed=options.seed, log=log
+    )
     run.finish()
-    return run
+    return Result(run)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """`python -m counterlens.workflows.train.diffusion_quality GENERATOR`."""
+    return entry_point.run(measure_generator, QualityOptions, arguments, "generator")
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ class Health:
     per_epoch: int
     probe_every: int
     total: int
-    say: Callable[[str], None] = print
+    log: Callable[[str], None] = print
     batch: int = 1000
     warnings: list[str] = field(default_factory=list)
     best_robust: float = 0.0
@@ -81,40 +81,40 @@ class Health:
         """Name what looks wrong, the epoch, and what to do about it."""
         epoch = step // self.per_epoch
         classes = len(self.sets.classes)
-        found = []
+        new = []
         if row.get("held_out.near", 0) - row.get("probe.near", 1) > WEAK_ATTACK:
-            found.append(
+            new.append(
                 f"epoch {epoch}: the training attack is too weak: {row['held_out.near']:.3f} "
                 f"accuracy under it, {row['probe.near']:.3f} under {STRONGER} times its steps. "
                 "Use more steps: --set near.steps=…"
             )
         far = row.get("probe.far_confidence", 0) - row.get("held_out.far_confidence", 1)
         if far > WEAK_OUT_ATTACK:
-            found.append(
+            new.append(
                 f"epoch {epoch}: the out-distribution attack is too weak: mean confidence "
                 f"{row['held_out.far_confidence']:.3f} under it, {row['probe.far_confidence']:.3f} "
                 f"under {STRONGER} times its steps. Use more steps: --set far.steps=…"
             )
         if row["held_out.confidence"] < COLLAPSED / classes and step > self.per_epoch:
-            found.append(
+            new.append(
                 f"epoch {epoch}: mean confidence inside fell to {row['held_out.confidence']:.3f}, "
                 f"1/K is {1 / classes:.3f}: the out-term wins. Lower it: --set out_weight=0.5, or "
                 "start with a smaller far.radius."
             )
         robust = row["held_out.robust"]
         if self.near is not None and robust < self.best_robust - OVERFIT:
-            found.append(
+            new.append(
                 f"epoch {epoch}: robust accuracy overfits: {robust:.3f}, its best was "
                 f"{self.best_robust:.3f}. Stop at the best: --set keep_best=true, or augment more."
             )
         self.best_robust = max(self.best_robust, robust)
-        for line in found:
+        for line in new:
             self.warnings.append(line)
-            self.say("warning: " + line)
+            self.log("warning: " + line)
 
     def review(self, rows: Sequence[Mapping[str, Any]]) -> list[str]:
         """The warnings of all epochs of a history, also of those before a resumed run."""
-        again = replace(self, warnings=[], best_robust=0.0, say=lambda line: None)
+        again = replace(self, warnings=[], best_robust=0.0, log=lambda line: None)
         for row in rows:
             if "held_out.clean" in row:
                 again.warn(dict(row), int(row["step"]))

@@ -1,11 +1,12 @@
-"""From a recipe's settings to the parts of a training: attacks, loss, plan, amount of work.
+"""From a recipe to the parts of a training: attacks, loss, plan, amount of work.
 
 Paper: Augustin et al. 2020 (ratio2020), appendix: the out-attack grows after each drop of the rate.
 """
 
 import functools
-from collections.abc import Mapping, Sequence
-from typing import Any, get_args
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, cast, get_args
 
 import torch
 
@@ -13,112 +14,113 @@ from counterlens.ball import Ball
 from counterlens.data.augment import POLICIES
 from counterlens.errors import InputError
 from counterlens.fit import Plan, RateSchedule
-from counterlens.losses import LOSSES, Attack, Loss
-
-Settings = Mapping[str, Any]
-
-NEEDS_OUT = ("outlier-exposure", "acet", "ratio", "three-part-ratio")
-NEEDS_NEAR = ("adversarial", "half-adversarial", "trades", "ratio", "three-part-ratio")
-NEEDS_FAR = ("acet", "ratio", "three-part-ratio")
-HALVED = ("half-adversarial", "three-part-ratio")
-RANDOM = ("trades", "random-strength")
+from counterlens.losses import ATTACKED_SHARE, LOSSES, Attack, Loss, needs
+from counterlens.workflows._shared.settings import check_choice
+from counterlens.workflows.train.recipe import AttackRecipe, Recipe, on
 
 
-def check(settings: Settings, out_data: str | None) -> None:
+def check(recipe: Recipe, out_data: str | None) -> None:
     """Refuse settings that do not fit each other, before anything is decoded."""
-    loss = settings["loss"]
-    if loss not in LOSSES:
-        raise InputError(f"loss is {loss!r}, expected one of {', '.join(LOSSES)}.")
-    if loss in NEEDS_OUT and out_data is None:
+    loss = recipe.loss
+    check_choice("loss", loss, list(LOSSES))
+    if needs(loss).out and out_data is None:
         raise InputError(
             f"the {loss} loss needs out-distribution images. Name a set: --out-data SPEC."
         )
-    if settings["augment"] not in POLICIES:
+    unknown = sorted(set(recipe.loss_options) - set(needs(loss).names))
+    if unknown:
         raise InputError(
-            f"augment is {settings['augment']!r}, expected one of {', '.join(POLICIES)}."
+            f"the {loss} loss has no option {unknown[0]!r}. It has: "
+            f"{', '.join(needs(loss).names) or 'none'}."
         )
+    check_choice("augment", recipe.augment, list(POLICIES))
+    check_choice("schedule", recipe.schedule, get_args(RateSchedule))
     for key in ("batch", "epochs", "size"):
-        if not settings[key] > 0:
-            raise InputError(f"{key} is {settings[key]}, expected more than 0.")
-    if settings["schedule"] not in get_args(RateSchedule):
-        raise InputError(
-            f"schedule is {settings['schedule']!r}, expected one of "
-            f"{', '.join(get_args(RateSchedule))}."
-        )
-    for section in ("near", "far"):
-        attack(settings[section], 1, ())  # its ball refuses what is no radius
+        if not getattr(recipe, key) > 0:
+            raise InputError(f"{key} is {getattr(recipe, key)}, expected more than 0.")
+    for section in (recipe.near, recipe.far):
+        attack(section, 1, ())  # its ball refuses what is no radius
 
 
-def attack(section: Settings, steps: int, drops: Sequence[float]) -> Attack:
+def attack(section: AttackRecipe, steps: int, drops: Sequence[float]) -> Attack:
     """A training attack of a recipe; a list of steps grows at the drops, or in equal stages."""
-    counts = section["steps"] if isinstance(section["steps"], list) else [section["steps"]]
+    counts = section.steps if isinstance(section.steps, tuple) else (section.steps,)
     if drops and len(drops) >= len(counts) - 1:
         starts = [0.0, *drops][: len(counts)]
     else:
         starts = [i / len(counts) for i in range(len(counts))]
     stages = tuple((round(s * steps), int(n)) for s, n in zip(starts, counts, strict=True))
     return Attack(
-        Ball(section["norm"], float(section["radius"])),
+        Ball(cast(Any, section.norm), float(section.radius)),
         stages,
-        section["step_size"],
-        section["momentum"],
-        section["raises"],
+        section.step_size,
+        section.momentum,
+        section.raises,
     )
 
 
-def bind(settings: Settings, near: Attack, far: Attack, generator: torch.Generator) -> Loss:
-    """The recipe's loss with its attacks and weights filled in."""
-    name = settings["loss"]
-    options: dict[str, Any] = {}
-    if name in NEEDS_NEAR:
-        options["near"] = near
-    if name in NEEDS_FAR:
-        options["far"] = far
-    if name in NEEDS_OUT:
-        options["out_weight"] = settings["out_weight"]
-        if settings["scale"] is not None:
-            options["scale"] = settings["scale"]
-    if name == "trades":
-        options["beta"] = settings["beta"]
-    if name == "random-strength":
-        options |= {"kind": settings["kind"], "radius": settings["near"]["radius"]}
-        options["steps"] = near.steps(0)
-    if name in RANDOM:
-        options["generator"] = generator
-    return functools.partial(LOSSES[name], **options)
+@dataclass(frozen=True)
+class Attacks:
+    """The attacks of a training around in- and out-distribution images."""
+
+    near: Attack
+    far: Attack
+
+
+def attacks(recipe: Recipe, steps: int) -> Attacks:
+    """Both attacks of a recipe, laid out over so many updates."""
+    drops = recipe.drops if recipe.schedule == "step" else ()
+    return Attacks(attack(recipe.near, steps, drops), attack(recipe.far, steps, drops))
+
+
+def bind(recipe: Recipe, both: Attacks, generator: torch.Generator) -> Loss:
+    """The recipe's loss, each of its keyword arguments filled in from the recipe."""
+    values: dict[str, Any] = {
+        "near": both.near,
+        "far": both.far,
+        "generator": generator,
+        "out_weight": recipe.out_weight,
+        "beta": recipe.beta,
+        "kind": recipe.kind,
+        "radius": recipe.near.radius,
+        "steps": both.near.steps(0),
+        **({} if recipe.scale is None else {"scale": recipe.scale}),
+        **recipe.loss_options,
+    }
+    names = needs(recipe.loss).names
+    return functools.partial(LOSSES[recipe.loss], **{k: values[k] for k in names if k in values})
 
 
 def make_plan(
-    settings: Settings,
+    recipe: Recipe,
     steps: int,
     per_epoch: int,
+    *,
     seed: int,
     cuda: bool,
-    max_minutes: float | None,
+    max_minutes: float | None = None,
 ) -> Plan:
     """The plan of a recipe; "auto" means the fast choice on a GPU and the plain one elsewhere."""
-    compiled = cuda if settings["compile"] == "auto" else bool(settings["compile"])
-    plain = settings["loss"] == "random-strength"  # its radius differs per image and update
-    graph = cuda and not plain if settings["graph"] == "auto" else bool(settings["graph"])
-    precision = settings["precision"]
+    plain = recipe.loss == "random-strength"  # its radius differs per image and update
+    precision = recipe.precision
     if precision == "auto":
         precision = "bf16" if cuda else "fp32"
     return Plan(
         steps=steps,
         per_epoch=per_epoch,
         seed=seed,
-        schedule=settings["schedule"],
-        warmup=round(settings["warmup"] * per_epoch),
-        drops=tuple(settings["drops"]),
-        average=settings["average"],
+        schedule=cast(RateSchedule, recipe.schedule),
+        warmup=round(recipe.warmup * per_epoch),
+        drops=recipe.drops,
+        average=recipe.average,
         precision=precision,
-        compile=compiled,
-        graph=graph,
-        draws=settings["loss"] in RANDOM,
-        judge_every=settings["judge"]["every"],
-        keep_best=settings["keep_best"],
-        patience=settings["patience"],
-        checkpoint_minutes=settings["checkpoint_minutes"],
+        compile=on(recipe.compile, cuda),
+        graph=on(recipe.graph, cuda and not plain),
+        draws=needs(recipe.loss).random,
+        judge_every=recipe.judge.every,
+        keep_best=recipe.keep_best,
+        patience=recipe.patience,
+        checkpoint_minutes=recipe.checkpoint_minutes,
         max_minutes=max_minutes,
     )
 
@@ -126,20 +128,20 @@ def make_plan(
 class Work:
     """Model FLOPs of one update: convolutions and linear layers, attacks included."""
 
-    def __init__(self, forward: int, settings: Settings, near: Attack, far: Attack) -> None:
-        self.forward, self.near, self.far = forward, near, far
-        self.loss = settings["loss"]
-        self.batch = settings["batch"]
-        self.outer = (settings["out_batch"] or self.batch) if self.loss in NEEDS_OUT else 0
+    def __init__(self, forward: int, recipe: Recipe, both: Attacks) -> None:
+        self.forward, self.attacks = forward, both
+        self.needs = needs(recipe.loss)
+        self.batch = recipe.batch
+        self.attacked = recipe.batch * ATTACKED_SHARE.get(recipe.loss, 1.0)
+        self.outer = (recipe.out_batch or recipe.batch) if self.needs.out else 0
 
     def __call__(self, step: int) -> float:
         """A gradient step is a forward and a backward to the input; an update is three forwards."""
         passes = 3.0 * (self.batch + self.outer)
-        if self.loss in NEEDS_NEAR:
-            hit = self.batch / 2 if self.loss in HALVED else self.batch
-            passes += hit * (2 * self.near.steps(step) + 1)
-        if self.loss in NEEDS_FAR:
-            passes += self.outer * (2 * self.far.steps(step) + 1)
+        if self.needs.near:
+            passes += self.attacked * (2 * self.attacks.near.steps(step) + 1)
+        if self.needs.far:
+            passes += self.outer * (2 * self.attacks.far.steps(step) + 1)
         return float(passes * self.forward)
 
 

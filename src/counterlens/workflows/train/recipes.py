@@ -1,12 +1,11 @@
 """Recipes: named settings of a training, one small YAML file per experiment.
 
 A recipe may build on another (`base`), and any setting may be changed from outside
-(`--set near.radius=0.5`). Every setting there is stands in `DEFAULTS`; others are refused.
+(`--set near.radius=0.5`). Every setting there is stands in `Recipe`; others are refused.
 """
 
-import copy
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from importlib import resources
 from pathlib import Path
@@ -14,56 +13,8 @@ from typing import Any
 
 from counterlens.errors import InputError, first_line
 from counterlens.runs import read_text
-
-_ATTACK = {
-    "norm": "l2",
-    "radius": 0.0,
-    "steps": 7,
-    "step_size": 0.1,
-    "momentum": 0.9,
-    "raises": "margin",
-}
-
-DEFAULTS: dict[str, Any] = {
-    "name": "",
-    "about": "",
-    "loss": "plain",
-    "near": dict(_ATTACK),
-    "far": {**_ATTACK, "steps": 20},
-    "out_weight": 1.0,
-    "scale": None,
-    "beta": 6.0,
-    "kind": "pgd",
-    "architecture": {"kind": "resnet18"},
-    "start": None,
-    "size": 32,
-    "stored": None,
-    "stream": "auto",
-    "mean": [0.4914, 0.48216, 0.44653],
-    "std": [0.24703, 0.24349, 0.26159],
-    "augment": "cifar",
-    "fill": None,
-    "held_out": 2000,
-    "held_out_rule": "hash",
-    "batch": 128,
-    "out_batch": None,
-    "epochs": 100,
-    "lr": 0.1,
-    "momentum": 0.9,
-    "weight_decay": 5e-4,
-    "schedule": "step",
-    "drops": [],
-    "warmup": 0.0,
-    "average": 0.0,
-    "keep_best": False,
-    "patience": None,
-    "checkpoint_minutes": 1.0,
-    "judge": {"every": 5, "norm": "l2", "radius": 0.5, "steps": 20, "probe_every": 20},
-    "precision": "auto",
-    "compile": "auto",
-    "graph": "auto",
-}
-_OPEN = ("architecture",)  # sections whose keys another part checks
+from counterlens.workflows._shared.settings import as_dict, build, change, differing, merge
+from counterlens.workflows.train.recipe import Recipe
 
 
 def names() -> list[str]:
@@ -73,90 +24,49 @@ def names() -> list[str]:
 
 def about() -> dict[str, str]:
     """One line on each recipe."""
-    return {name: str(load(name)["about"]) for name in names()}
+    return {name: load(name).about for name in names()}
 
 
-def load(recipe: str, changes: Sequence[str] = ()) -> dict[str, Any]:
+def load(recipe: str, changes: Sequence[str] = ()) -> Recipe:
     """A recipe with its bases, the defaults and the given changes filled in.
 
     Args:
         recipe: a name, or the path of a YAML file.
         changes: `key=value`, keys of sections joined by a dot.
+
+    >>> load("cifar10-ratio-0.25", ["near.steps=7"]).near.steps
+    7
     """
-    settings = copy.deepcopy(DEFAULTS)
-    for layer in reversed(_layers(recipe)):
-        _merge(settings, layer, where=recipe)
-    change(settings, changes)
-    settings["name"] = settings["name"] or Path(recipe).name.removesuffix(".yaml")
-    return settings
-
-
-def change(settings: dict[str, Any], changes: Sequence[str]) -> None:
-    """Replace settings by `key=value`, keys of sections joined by a dot."""
-    for one in changes:
-        _merge(settings, nested([one]), where="--set")
-
-
-def nested(changes: Sequence[str]) -> dict[str, Any]:
-    """`key=value` texts as a dictionary; the last dot-joined key wins.
-
-    >>> nested(["lr=0.2", "near.radius=1e-1"])
-    {'lr': 0.2, 'near': {'radius': 0.1}}
-    """
-    found: dict[str, Any] = {}
-    for one in changes:
-        key, sign, value = one.partition("=")
-        if not sign:
-            raise InputError(f"--set got {one!r}, expected KEY=VALUE such as lr=0.2.")
-        inner: Any = _value(value)
-        for part in reversed(key.strip().split(".")):
-            inner = {part: inner}
-        found |= inner
-    return found
+    values = as_dict(Recipe())
+    for name, layer in reversed(_layers(recipe)):
+        merge(Recipe, values, layer, f"recipe {name}")
+    change(Recipe, values, changes)
+    values["name"] = values["name"] or Path(recipe).name.removesuffix(".yaml")
+    return build(Recipe, values)
 
 
 def changes_of(settings: Mapping[str, Any]) -> list[str]:
-    """What `--set` needs to make these settings from the recipe of their name."""
-    return list(_differing(settings, load(settings["name"])))
+    """What `--set` needs to make these settings, as a card holds them, from their recipe."""
+    base = as_dict(load(settings["name"]))
+    return [
+        f"{key}={json.dumps(value) if not isinstance(value, str) else value}"
+        for key, value in differing(settings, base)
+    ]
 
 
-def _differing(settings: Mapping[str, Any], base: Mapping[str, Any]) -> Iterator[str]:
-    for key, value in settings.items():
-        if key not in base or value == base[key]:
-            continue
-        if isinstance(value, dict) and isinstance(base[key], dict):
-            yield from (f"{key}.{text}" for text in _differing(value, base[key]))
-        else:
-            yield f"{key}={json.dumps(value) if not isinstance(value, str) else value}"
-
-
-def _value(text: str) -> Any:
-    import yaml
-
-    try:
-        value = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise InputError(f"--set got the value {text[:80]!r}: {first_line(error)}.") from None
-    if isinstance(value, str):  # YAML wants a dot in 1e-3; people don't
-        try:
-            return float(value)
-        except ValueError:
-            return value
-    return value
-
-
-def _layers(recipe: str) -> list[dict[str, Any]]:
+def _layers(recipe: str) -> list[tuple[str, dict[str, Any]]]:
+    """The recipe and what it builds on, each with its name."""
     layers, seen, name = [], set(), recipe
     while name:
         if name in seen:
             raise InputError(f"recipe {recipe} builds on itself through {name}.")
         seen.add(name)
-        layer = _read(name)
+        here, layer = name, _read(name)
         base = layer.pop("base", None) or ""
         if not isinstance(base, str):
             raise InputError(f"recipe {name} has the base {base!r}, expected the name of a recipe.")
         name = base
-        layers.append(layer)
+        layers.append((here, layer))
     return layers
 
 
@@ -182,24 +92,6 @@ def _read(recipe: str) -> dict[str, Any]:
             f"recipe {recipe} holds {type(layer).__name__}, expected key: value lines."
         )
     return layer
-
-
-def _merge(settings: dict[str, Any], layer: Mapping[str, Any], *, where: str) -> None:
-    for key, value in layer.items():
-        if key not in settings:
-            near = get_close_matches(str(key), settings, n=1, cutoff=0.5)
-            hint = f" Did you mean {near[0]}?" if near else f" Known: {', '.join(settings)}."
-            raise InputError(f"{where} sets {key!r}, which no training has.{hint}")
-        if key in _OPEN and isinstance(value, Mapping):
-            # another kind of network has other options: they are not mixed
-            fresh = value.get("kind", settings[key].get("kind")) != settings[key].get("kind")
-            settings[key] = dict(value) if fresh else {**settings[key], **value}
-        elif isinstance(settings[key], dict):
-            if not isinstance(value, Mapping):
-                raise InputError(f"{where} sets {key} to {value!r}, expected {key}.KEY=VALUE.")
-            _merge(settings[key], value, where=f"{where}: {key}")
-        else:
-            settings[key] = value
 
 
 def _is_recipe(name: str) -> bool:

@@ -6,128 +6,148 @@ Differs: checkpoints are judged on held-out training images, where the paper use
 
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
+from torch import nn
 
 from counterlens.ball import Ball
 from counterlens.classifier import Classifier, pick_device
 from counterlens.errors import InputError
 from counterlens.fit import Progress, Trainable, World, fit
+from counterlens.losses import needs
 from counterlens.models import load
 from counterlens.models.nets import resnets as nets
 from counterlens.models.sources import checkpoint
 from counterlens.runs import Number, Run, new_folder
 from counterlens.types import Preprocess
-from counterlens.workflows._shared import entry_point as bare
-from counterlens.workflows._shared.session import Say, teller, write_report
+from counterlens.workflows._shared import entry_point
+from counterlens.workflows._shared.options import takes
+from counterlens.workflows._shared.result import Result
+from counterlens.workflows._shared.session import Log, begin, end, logger
+from counterlens.workflows._shared.settings import as_dict
 from counterlens.workflows.train import recipes
 from counterlens.workflows.train.datasets import Batches, Sets, default_cache
 from counterlens.workflows.train.health import Health
+from counterlens.workflows.train.options import TrainOptions
 from counterlens.workflows.train.plan import (
-    NEEDS_FAR,
-    NEEDS_NEAR,
-    NEEDS_OUT,
+    Attacks,
     Work,
-    attack,
+    attacks,
     bind,
     check,
     make_plan,
     matrix_rate,
 )
+from counterlens.workflows.train.recipe import Recipe
 
-Settings = Mapping[str, Any]
 
-
-def train(
-    recipe: str,
-    data: str,
-    *,
-    out_data: str | None = None,
-    changes: Sequence[str] = (),
-    out: Path | None = None,
-    resume: bool = False,
-    seed: int = 0,
-    device: str = "auto",
-    max_minutes: float | None = None,
-    cache: Path | None = None,
-    quiet: bool = False,
-) -> Run:
+@takes(TrainOptions)
+def train(recipe: str, data: str, options: TrainOptions) -> Result:
     """Train by a recipe; write a run with history, held-out numbers and a checkpoint folder.
+
+    A training that `max_minutes` stopped keeps all its state: repeated with `resume` it goes on,
+    and RUN/model holds the weights so far.
 
     Args:
         recipe: a name of `counterlens train --list`, or a YAML file.
         data: spec of the training images.
-        out_data: spec of the out-distribution images, for losses that want them.
-        changes: `key=value` settings that replace the recipe's.
-        max_minutes: stop after so long with all state kept; repeat with `resume` to go on.
-            RUN/model then holds the weights so far.
-        cache: where decoded sets are kept. Default: COUNTERLENS_CACHE or the user's cache.
     """
+    job = _begin(recipe, data, options)
+    progress, kept, health = _fit(job)
+    if not job.world.main:
+        return Result(job.run)
+    run, log = job.run, job.log
+    run.write_table("epochs", progress.rows)
+    run.write_table("warnings", [{"warning": w} for w in health.review(progress.rows)])
+    save(run, kept, job.recipe, options.seed, job.sets, progress)
+    if not progress.done:
+        log(f"not finished: repeat the command with --resume ({run.folder}).")
+        progress.resend()
+        return Result(run)
+    run.add_numbers(numbers(progress, len(job.sets.held_x)))
+    end(run, log)
+    log(f"done in {progress.seconds:.0f} s of training.")
+    return Result(run)
+
+
+@dataclass(frozen=True)
+class _Job:
+    """A training under way.
+
+    Args:
+        net: the classifier at its start.
+        max_minutes: what is left of the time, if it is limited.
+    """
+
+    run: Run
+    recipe: Recipe
+    sets: Sets
+    net: Classifier
+    world: World
+    seed: int
+    max_minutes: float | None
+    log: Log
+
+
+def _begin(name: str, data: str, options: TrainOptions) -> _Job:
+    """Refuse what cannot work, open the run and the images, build the network."""
     began = time.monotonic()
-    settings = recipes.load(recipe, changes)
-    check(settings, out_data)
-    start = _start(settings)
+    recipe = recipes.load(name, options.changes)
+    check(recipe, options.out_data)
+    start = _start(recipe)
     world = World()
-    say = teller(quiet or not world.main)
-    where = world.device(pick_device(device))
-    folder = out or new_folder("train", settings["name"])
-    asked = {"recipe": settings, "data": data, "out_data": out_data, "seed": seed}
-    run = Run.create(folder, "train", asked, resume=resume) if world.main else Run(Path(folder))
-    outside = out_data if settings["loss"] in NEEDS_OUT else None
-    sets = Sets.open(settings, data, outside, cache or default_cache()).to(where)
-    say(
+    log = logger(options.quiet or not world.main)
+    device = world.device(pick_device(options.device))
+    folder = options.out or new_folder("train", recipe.name)
+    inputs = {"recipe": as_dict(recipe), "data": data}
+    run = (
+        begin("train", options, name=recipe.name, inputs=inputs, folder=folder)
+        if world.main
+        else Run(Path(folder))
+    )
+    outside = options.out_data if needs(recipe.loss).out else None
+    sets = Sets.open(recipe, data, outside, options.cache or default_cache()).to(device)
+    log(
         f"{len(sets.x)} images to train on, {len(sets.held_x)} held out, "
         f"{len(sets.out) if sets.out is not None else 0} from outside "
         f"({time.monotonic() - began:.1f} s)"
     )
-    torch.manual_seed(seed)
-    net = classifier(settings, sets.classes)
+    torch.manual_seed(options.seed)
+    net = classifier(recipe, sets.classes)
     if start is not None:
-        begin_at(net, start, settings["start"])
-    if max_minutes is not None:
-        max_minutes -= (time.monotonic() - began) / 60
-    progress, kept, judge = _fit(net, settings, sets, run, world, say, seed, max_minutes)
-    if not world.main:
-        return run
-    run.write_table("epochs", progress.rows)
-    run.write_table("warnings", [{"warning": w} for w in judge.review(progress.rows)])
-    save(run, kept, settings, seed, sets, progress)
-    if not progress.done:
-        say(f"not finished: repeat the command with --resume ({run.folder}).")
-        progress.resend()
-        return run
-    run.add_numbers(numbers(progress, len(sets.held_x)))
-    write_report(run, say)
-    run.finish()
-    say(f"done in {progress.seconds:.0f} s of training.")
-    return run
+        begin_at(net, start, str(recipe.start))
+    left = options.max_minutes
+    if left is not None:
+        left -= (time.monotonic() - began) / 60
+    return _Job(run, recipe, sets, net, world, options.seed, left, log)
 
 
-def classifier(settings: Settings, classes: Sequence[str]) -> Classifier:
+def classifier(recipe: Recipe, classes: Sequence[str]) -> Classifier:
     """A fresh network of the recipe's architecture with its normalisation."""
     return Classifier(
-        nets.build(settings["architecture"], len(classes)),
+        nets.build(recipe.architecture, len(classes)),
         classes,
-        settings["mean"],
-        settings["std"],
-        preprocess=Preprocess((settings["size"], settings["size"])),
-        name=settings["name"],
+        recipe.mean,
+        recipe.std,
+        preprocess=Preprocess((recipe.size, recipe.size)),
+        name=recipe.name,
     )
 
 
-def _start(settings: Settings) -> Classifier | None:
+def _start(recipe: Recipe) -> Classifier | None:
     """The model to start from; refused where its layers are not the recipe's."""
-    if not settings["start"]:
+    if not recipe.start:
         return None
-    other = load(settings["start"], device="cpu")
+    other = load(recipe.start, device="cpu")
     with torch.device("meta"):
-        wanted = nets.build(settings["architecture"], len(other.classes)).state_dict()
+        wanted = nets.build(recipe.architecture, len(other.classes)).state_dict()
     own = other.net.state_dict()
     if {k: v.shape for k, v in wanted.items()} != {k: v.shape for k, v in own.items()}:
-        raise InputError(_other_layers(settings["start"]))
+        raise InputError(_other_layers(recipe.start))
     return other
 
 
@@ -148,81 +168,83 @@ def begin_at(net: Classifier, other: Classifier, spec: str) -> None:
     net.card["start"] = {key: other.card[key] for key in kept if key in other.card}
 
 
-def _fit(
-    net: Classifier,
-    settings: Settings,
-    sets: Sets,
-    run: Run,
-    world: World,
-    say: Say,
-    seed: int,
-    max_minutes: float | None,
-) -> tuple[Progress, Classifier, Health]:
+def _fit(job: _Job) -> tuple[Progress, Classifier, Health]:
+    """Train; the progress, the network to keep, and what was noticed on the way."""
+    recipe, sets, log = job.recipe, job.sets, job.log
     device = sets.y.device
     cuda = device.type == "cuda"
-    net = net.to(device)
+    net = job.net.to(device)
     if cuda:
         torch.backends.cudnn.benchmark = True
         net = net.to(memory_format=torch.channels_last)
     generator = torch.Generator(device)
-    batches = Batches(
-        sets, settings, seed=seed, generator=generator, share=(world.rank, world.size)
-    )
-    steps = max(1, round(settings["epochs"] * batches.per_epoch))
-    drops = settings["drops"] if settings["schedule"] == "step" else ()
-    near, far = attack(settings["near"], steps, drops), attack(settings["far"], steps, drops)
-    name, judging = settings["loss"], settings["judge"]
-    judge = Health(
-        sets,
-        near if name in NEEDS_NEAR else None,
-        far if name in NEEDS_FAR else None,
-        (Ball(judging["norm"], float(judging["radius"])), judging["steps"]),
-        per_epoch=batches.per_epoch,
-        probe_every=judging["probe_every"],
-        total=steps,
-        say=say,
-    )
-    work = Work(nets.flops(net, (3, settings["size"], settings["size"])), settings, near, far)
-    optimizer = torch.optim.SGD(
-        net.parameters(),
-        lr=settings["lr"],
-        momentum=settings["momentum"],
-        nesterov=settings["momentum"] > 0,
-        weight_decay=settings["weight_decay"],
-    )
-    say(
-        f"{settings['name']}: {sum(p.numel() for p in net.parameters()) / 1e6:.2f} M weights, "
-        f"{steps} updates of {settings['batch']} images, {work(0) / 1e12:.2f} TFLOP each, "
+    share = (job.world.rank, job.world.size)
+    batches = Batches(sets, recipe, seed=job.seed, generator=generator, share=share)
+    steps = max(1, round(recipe.epochs * batches.per_epoch))
+    both = attacks(recipe, steps)
+    health = _health(job, both, batches.per_epoch, steps)
+    work = Work(nets.flops(net, (3, recipe.size, recipe.size)), recipe, both)
+    log(
+        f"{recipe.name}: {sum(p.numel() for p in net.parameters()) / 1e6:.2f} M weights, "
+        f"{steps} updates of {recipe.batch} images, {work(0) / 1e12:.2f} TFLOP each, "
         f"on {device_name(device)}"
     )
+    plan = make_plan(
+        recipe, steps, batches.per_epoch, seed=job.seed, cuda=cuda, max_minutes=job.max_minutes
+    )
     progress, kept = fit(
-        Trainable(net, bind(settings, near, far, generator), optimizer),
+        Trainable(net, bind(recipe, both, generator), _optimizer(net, recipe)),
         batches,
-        plan=make_plan(settings, steps, batches.per_epoch, seed, cuda, max_minutes),
-        folder=run.folder / "state",
+        plan=plan,
+        folder=job.run.folder / "state",
         generator=generator,
-        judge=judge,
-        phase=lambda step: (near.steps(step), far.steps(step)),
+        judge=health,
+        phase=lambda step: (both.near.steps(step), both.far.steps(step)),
         flops=work,
         peak=matrix_rate(device) if cuda else 0.0,
-        log=say,
-        events=run.folder / "events",
-        world=world,
+        log=log,
+        events=job.run.folder / "events",
+        world=job.world,
     )
     result = kept[0]
     assert isinstance(result, Classifier)
-    return progress, result, judge
+    return progress, result, health
+
+
+def _health(job: _Job, both: Attacks, per_epoch: int, steps: int) -> Health:
+    """What judges the network on held-out images."""
+    judging, wanted = job.recipe.judge, needs(job.recipe.loss)
+    return Health(
+        job.sets,
+        both.near if wanted.near else None,
+        both.far if wanted.far else None,
+        (Ball(cast(Any, judging.norm), float(judging.radius)), judging.steps),
+        per_epoch=per_epoch,
+        probe_every=judging.probe_every,
+        total=steps,
+        log=job.log,
+    )
+
+
+def _optimizer(net: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
+    return torch.optim.SGD(
+        net.parameters(),
+        lr=recipe.lr,
+        momentum=recipe.momentum,
+        nesterov=recipe.momentum > 0,
+        weight_decay=recipe.weight_decay,
+    )
 
 
 def save(
-    run: Run, net: Classifier, settings: Settings, seed: int, sets: Sets, progress: Progress
+    run: Run, net: Classifier, recipe: Recipe, seed: int, sets: Sets, progress: Progress
 ) -> None:
     """Export the weights in half precision with their card, as RUN/model."""
     judged = _judged(progress)
     card = {
-        "name": settings["name"],
-        "architecture": dict(settings["architecture"]),
-        "recipe": dict(settings),
+        "name": recipe.name,
+        "architecture": dict(recipe.architecture),
+        "recipe": as_dict(recipe),
         "data": sets.facts,
         "training": {
             "seed": seed,
@@ -236,7 +258,7 @@ def save(
     if "start" in net.card:
         card["start"] = net.card["start"]
         named = net.card["start"].get("name")  # a card travels, the path of a folder does not
-        card["recipe"] = {**card["recipe"], "start": named}
+        card["recipe"] = {**as_dict(recipe), "start": named}
     checkpoint.save(run.folder / "model", net.cpu(), card, half=True)
 
 
@@ -252,14 +274,14 @@ def numbers(progress: Progress, n: int) -> dict[str, Number]:
     """Held-out accuracies of the kept weights with their intervals."""
     from counterlens.metrics.intervals.closed_form import wilson
 
-    found = {}
+    out = {}
     for key in ("clean", "robust", "near"):
         share = _judged(progress).get(f"held_out.{key}")
         if share is not None:
             low, high = wilson(round(share * n), n)
             protocol = f"{key} accuracy on {n} held-out training images"
-            found[f"held_out.{key}"] = Number(share, n, low, high, protocol)
-    return found
+            out[f"held_out.{key}"] = Number(share, n, low, high, protocol)
+    return out
 
 
 def device_name(device: torch.device) -> str:
@@ -269,23 +291,21 @@ def device_name(device: torch.device) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """`python -m counterlens.workflows.train.run`: for `accelerate launch` and bare machines."""
-    parser = bare.options(train.__doc__, training=True)
+    parser = entry_point.parser(train.__doc__, TrainOptions)
     parser.add_argument("recipe", nargs="?")
-    parser.add_argument("--data")
-    parser.add_argument("--out-data")
-    parser.add_argument("--list", action="store_true")
     given = vars(parser.parse_args(arguments))
-    if given.pop("list"):
+    options = entry_point.options_from(TrainOptions, given)
+    if options.list_recipes:
         for name, line in recipes.about().items():
             print(f"{name:32} {line}")
         return 0
 
-    def work() -> Run:
-        if not given["recipe"] or not given["data"]:
+    def work() -> Result:
+        if not given["recipe"] or not options.data:
             raise InputError("train needs a recipe and --data SPEC. List recipes: --list.")
-        return train(given.pop("recipe"), given.pop("data"), **given)
+        return train(given["recipe"], options.data, options=options)
 
-    return bare.command(work)
+    return entry_point.command(work)
 
 
 if __name__ == "__main__":
