@@ -36,6 +36,7 @@ from torch import Tensor
 from counterlens.classifier import Classifier
 from counterlens.data import open_set
 from counterlens.data.made import captions
+from counterlens.explanations.counterfactuals.memory import plan_edits as plan
 from counterlens.explanations.counterfactuals.pixel import confidences
 from counterlens.explanations.counterfactuals.rounds import eight_bits
 from counterlens.explanations.counterfactuals.targets import class_named
@@ -55,7 +56,6 @@ from counterlens.metrics.closeness import masked_l2
 from counterlens.metrics.intervals.closed_form import mean_interval, wilson
 from counterlens.models import load
 from counterlens.search import frozen
-from counterlens.workflows.explain.diffusion import plan
 
 ASKED = ("automobile:red:blue", "automobile:blue:red", "truck:red:white", "bird:brown:red")
 JUDGE = "zoo:cifar10-plain-small"

@@ -13,10 +13,14 @@ from counterlens.generators.diffusion import model as latent
 from counterlens.models.parts import head
 from counterlens.workflows.neurons.data import Known
 from counterlens.workflows.neurons.npca import components
-from counterlens.workflows.neurons.object_masks import LEAST, MOST, Masks
+from counterlens.workflows.neurons.object_masks import LEAST, MOST, Masks, by_attention
 from counterlens.workflows.neurons.scan import activations
-from counterlens.workflows.neurons.spurious import Asked, ask, features_of_classes, judge
-from counterlens.workflows.neurons.study import marking
+from counterlens.workflows.neurons.spurious import (
+    Candidate,
+    candidate,
+    features_of_classes,
+    judge,
+)
 from planted_networks import CLASS, RADIUS, SIZE, patched, share
 
 
@@ -38,7 +42,7 @@ def disc(count: int) -> Masks:
 
 def attended(model: Classifier, generator: latent.LatentDiffusion, x: Tensor, y: Tensor) -> Masks:
     """A generator's masks of images without the patch."""
-    find = marking(generator, model, 0)
+    find = by_attention(generator, model, 0)
     found = torch.cat([find(a, b).cpu() for a, b in zip(x.split(128), y.split(128), strict=True)])
     area = found.flatten(1).float().mean(1)
     return Masks(found, (area >= LEAST) & (area <= MOST), "attention to the class word")
@@ -49,7 +53,7 @@ def table(model: Classifier, seen: Known, x: Tensor, masks: Masks, kind: str) ->
     if kind == "units":
         asked = features_of_classes(model, seen, masks)
     else:
-        every = (ask(d, p.target, seen, masks) for p, d in components(model, seen, ["all"]))
+        every = (candidate(d, p.target, seen, masks) for p, d in components(model, seen, ["all"]))
         asked = [one for one in every if one is not None]
 
     def quiet(line: str) -> None:
@@ -58,19 +62,20 @@ def table(model: Classifier, seen: Known, x: Tensor, masks: Masks, kind: str) ->
     def look(rows: list[int]) -> Tensor:
         return x[list(rows)]
 
-    def name(one: Asked) -> str:
+    def name(one: Candidate) -> str:
         return f"{model.classes[one.target or 0]}: {one.direction.kind} {one.direction.number}"
 
     corner = torch.zeros(32, 32, dtype=torch.bool)
     corner[:SIZE, :SIZE] = True
     here = Masks(corner.expand(len(x), 32, 32).clone(), masks.usable, "corner")
-    judged = judge(model, asked, masks, look, say=quiet)
+    judged = judge(model, asked, masks, look, log=quiet)
     inside = {
-        name(one.asked): 1 - one.place.outside for one in judge(model, asked, here, look, say=quiet)
+        name(one.candidate): 1 - one.place.outside
+        for one in judge(model, asked, here, look, log=quiet)
     }
     rows = [
-        {"rank": rank, "feature": name(one.asked), "verdict": one.verdict,
-         "corner": inside[name(one.asked)], **asdict(one.place)}
+        {"rank": rank, "feature": name(one.candidate), "verdict": one.verdict,
+         "corner": inside[name(one.candidate)], **asdict(one.place)}
         for rank, one in enumerate(judged, 1)
     ]  # fmt: skip
     return {

@@ -28,7 +28,8 @@ from pathlib import Path
 import torch
 
 from counterlens.runs import Run
-from counterlens.workflows.quality.run import ARMS, draw, evaluate
+from counterlens.workflows.quality.options import ARMS
+from counterlens.workflows.quality.run import draw, evaluate
 
 GUIDE, ROBUST = "zoo:cifar10-plain-small", "zoo:cifar10-ratio-0.25"
 JUDGES = ("zoo:cifar10-at-0.5", "zoo:cifar10-ratio-small")

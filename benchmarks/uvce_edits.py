@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from counterlens.classifier import Classifier
+from counterlens.explanations.counterfactuals.memory import plan_edits as plan
 from counterlens.explanations.counterfactuals.pixel import counterfactuals, temperature_of
 from counterlens.explanations.counterfactuals.uvce import (
     Change,
@@ -23,7 +24,6 @@ from counterlens.generators.diffusion.words import replaced
 from counterlens.metrics.closeness import masked_l2
 from counterlens.runs import key_part
 from counterlens.search import frozen
-from counterlens.workflows.explain.diffusion import plan
 from uvce_shared import Study, decibels, eight_bits, mean, paired, share
 
 SURE, RADIUS, SHEET = 0.8, 1.5, 20

@@ -117,42 +117,42 @@ COMMANDS: dict[str, str] = {
     "explain-pixel-l1.5": f"counterlens explain {RATIO} sample:cifar10#0 --target random "
     "--norm l1.5 --radius 6 --steps 4 {run}",
     "explain-cam": f"counterlens explain {PLAIN} {PHOTO} --method cam {{run}}",
-    "explain-colour": f"counterlens explain {PLAIN} {PHOTO} --method colour {{run}}",
-    "explain-frame": f"counterlens explain {PLAIN} {PHOTO} --method frame {{run}}",
+    "explain-colour": f"counterlens explain colour {PLAIN} {PHOTO} {{run}}",
+    "explain-frame": f"counterlens explain frame {PLAIN} {PHOTO} {{run}}",
     "explain-diffusion": f"counterlens explain {PLAIN} {PHOTO} --target dog --method diffusion "
     f"--with {RATIO} --steps 4 --updates 2 --rounds 1 {{run}}",
-    "explain-diffusion-mask": f"counterlens explain {PLAIN} {PHOTO} --target dog "
-    '--method diffusion --mask inputs/mask.png --caption "a photograph of a cat" --reference '
-    "--steps 4 --updates 2 --rounds 0 {run}",
-    "explain-dvce": f"counterlens explain {PLAIN} {PHOTO} --target dog --method dvce "
-    f"--robust {RATIO} --with {RATIO} --steps 6 {{run}}",
+    "explain-diffusion-mask": f"counterlens explain diffusion {PLAIN} {PHOTO} --target dog "
+    '--mask inputs/mask.png --caption "a photograph of a cat" --reference '
+    "--sampling-steps 4 --updates 2 --rounds 0 {run}",
+    "explain-dvce": f"counterlens explain dvce {PLAIN} {PHOTO} --target dog "
+    f"--robust {RATIO} --with {RATIO} --sampling-steps 6 {{run}}",
     "explain-worst": "counterlens explain audit/run --worst 2 --train sample:cifar10-calibration "
     "--radius 0.5 --steps 2 {run}",
     "explain-evaluate": f"counterlens explain {PLAIN} sample:cifar10#0:12 --evaluate --arm pixel "
     f"--arm pixel-robust --robust {RATIO} --with {RATIO} --real pack:inputs/test.npz --targets 1 "
     "--steps 2 --batch 12 {run}",
-    "explain-evaluate-diffusion": f"counterlens explain {PLAIN} sample:cifar10#0:2 --evaluate "
+    "explain-evaluate-diffusion": f"counterlens explain evaluate {PLAIN} sample:cifar10#0:2 "
     f"--arm prompt-to-prompt --arm diffusion --with {RATIO} --updates 1 --batch 2 "
     "--generator train-diffusion/run/model {run}",
     # discover
     "repair": f"counterlens repair {PLAIN} --fix pack:inputs/fix.npz --check pack:inputs/check.npz "
     "--groups side --remedies temperature,prior,erase,weights {run}",
-    "disagree": f"counterlens disagree {PLAIN} {RATIO} --class cat --count 1 --updates 2 --steps 2 "
-    '--require "disagree.first.real.high<=0.9" --verify pack:inputs/test.npz '
+    "disagree": f"counterlens disagree {PLAIN} {RATIO} --class cat --count 1 --updates 2 "
+    '--sampling-steps 2 --require "disagree.first.real.high<=0.9" --verify pack:inputs/test.npz '
     "--with zoo:cifar10-clip {run}",
     "disagree-persist": f"counterlens disagree zoo:cifar10-clip {PLAIN} --class cat --class dog "
-    f"--count 1 --updates 1 --steps 2 --score logarithms --persist {RATIO} "
+    f"--count 1 --updates 1 --sampling-steps 2 --score logarithms --persist {RATIO} "
     "--set text_rate=0.02 {run}",
     "neurons-pixel": f"counterlens neurons {PLAIN} --unit 3 --unit 5 --logit dog --image {PHOTO} "
     "--steps 4 {run}",
-    "neurons-diffusion": f"counterlens neurons {PLAIN} --unit 3 --logit dog --method diffusion "
+    "neurons-diffusion": f"counterlens neurons diffusion {PLAIN} --unit 3 --logit dog "
     "--count 1 --similar 1 --words inputs/words.txt --data pack:inputs/test.npz --set updates=1 "
     "--set steps=2 {run}",
     "neurons-npca": f"counterlens neurons {PLAIN} --npca cat:0 --npca dog --data sample:cifar10 "
     "--limit 200 {run}",
-    "neurons-npca-diffusion": f"counterlens neurons {PLAIN} --npca cat:0 --data sample:cifar10 "
-    "--limit 100 --method diffusion --set updates=1 --set steps=2 {run}",
-    "neurons-spurious": f"counterlens neurons {PLAIN} --spurious --data sample:cifar10 --masks cam "
+    "neurons-npca-diffusion": f"counterlens neurons npca {PLAIN} --npca cat:0 "
+    "--data sample:cifar10 --limit 100 {run}",
+    "neurons-spurious": f"counterlens neurons spurious {PLAIN} --data sample:cifar10 --mask cam "
     "--limit 60 {run}",
     "neurons-counterfactual": f"counterlens neurons {PLAIN} --unit 3 --image {PHOTO} "
     "--masks inputs/mask.png --method diffusion --set updates=1 --set steps=2 {run}",

@@ -8,6 +8,7 @@ Differs: l1 and l1.5 projections find their multiplier by bisection instead of s
 """
 
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Literal
 
 import torch
@@ -131,6 +132,21 @@ class Ball:
 
 
 EXPONENTS: dict[str, float] = {"l1": 1.0, "l1.5": 1.5, "l2": 2.0, "linf": float("inf")}
+
+
+def parse_radius(text: str | float) -> float:
+    """A budget: 1.5 or 8/255, above 0.
+
+    >>> parse_radius("1.5"), round(parse_radius("8/255"), 4)
+    (1.5, 0.0314)
+    """
+    try:
+        value = float(Fraction(text)) if isinstance(text, str) else float(text)
+    except (ValueError, ZeroDivisionError):
+        raise InputError(f"radius is {text!r}, expected a number such as 1.5 or 8/255.") from None
+    if not 0 < value < float("inf"):
+        raise InputError(f"radius is {text}, expected more than 0.")
+    return value
 
 
 def check_radius(text: str, norm: str, radius: float, numbers: float = float("inf")) -> None:

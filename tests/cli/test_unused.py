@@ -8,8 +8,6 @@ from counterlens.errors import InputError
 
 CASES = [
     (["reproduce", "table", "ratio-table1", "--data", "x"], "data has no effect without rerun"),
-    (["explain", "m", "x", "--evaluate", "--method", "pixel"], "--method has no effect"),
-    (["explain", "m", "x", "--evaluate", "--memory", "1GB"], "--memory has no effect"),
 ]
 
 

@@ -90,7 +90,7 @@ def pack(tmp_path):
 
 
 def test_the_corner_unit_ranks_first_and_the_middle_one_last(places, pack, tmp_path):
-    run = neurons(places, spurious=True, unit=[0, 1, 2], data=pack, out=tmp_path / "run",
+    run = neurons(places, method="spurious", unit=[0, 1, 2], data=pack, out=tmp_path / "run",
                   quiet=True).run  # fmt: skip
     rows = run.table("spurious")
     assert [row["number"] for row in rows] == [1, 2, 0]
@@ -108,7 +108,7 @@ def test_the_corner_unit_ranks_first_and_the_middle_one_last(places, pack, tmp_p
 
 
 def test_units_of_each_class_are_judged_on_its_own_images(places, pack, tmp_path):
-    run = neurons(places, spurious=True, data=pack, out=tmp_path / "run", quiet=True).run
+    run = neurons(places, method="spurious", data=pack, out=tmp_path / "run", quiet=True).run
     rows = run.table("spurious")
     assert {(row["class"], row["number"]) for row in rows} == {("cat", 0), ("cat", 1), ("dog", 2)}
     assert (rows[0]["class"], rows[0]["number"]) == ("cat", 1)
@@ -117,14 +117,14 @@ def test_units_of_each_class_are_judged_on_its_own_images(places, pack, tmp_path
 
 def test_components_can_be_ranked_too(places, pack, tmp_path):
     run = neurons(
-        places, spurious=True, npca=["cat"], data=pack, out=tmp_path / "run", quiet=True
+        places, method="spurious", npca=["cat"], data=pack, out=tmp_path / "run", quiet=True
     ).run
     assert {row["kind"] for row in run.table("spurious")} == {"component"}
 
 
 def test_masks_by_the_models_own_map_are_named_as_such(places, pack, tmp_path):
     run = neurons(
-        places, spurious=True, unit=[1], data=pack, masks="cam", out=tmp_path / "run", quiet=True
+        places, method="spurious", unit=[1], data=pack, mask="cam", out=tmp_path / "run", quiet=True
     ).run
     assert "no independent mask" in run.manifest["masks"]
 
@@ -191,22 +191,22 @@ def test_chance_is_students_and_shares_over_all_rows(rng):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"spurious": True}, "--data SPEC"),
-        ({"npca": ["cat:0"]}, "--data SPEC"),
-        ({"npca": ["cow:0"], "data": True}, "no class 'cow'"),
-        ({"npca": ["cat:3"], "data": True}, "components are 0 … 2"),
-        ({"npca": ["cat:-1"], "data": True}, "expected 0 or more"),
-        ({"unit": [3], "spurious": True, "data": True}, "units 0 … 2"),
-        ({"spurious": True, "data": True, "masks": "nowhere"}, "masks are 'nowhere'"),
-        ({"spurious": True, "data": True, "masks": "key:none"}, "no arrays none_png"),
-        ({"spurious": True, "data": True, "image": ["a.png"]}, "leave --image out"),
-        ({"spurious": True, "data": True, "limit": 3}, "no class has 8 images"),
-        ({"npca": ["cat"], "data": True, "logit": ["cat"]}, "from nothing"),
-        ({"unit": [1], "masks": "cam"}, "need --npca"),
+        ({"method": "spurious"}, "needs data"),
+        ({"method": "npca", "npca": ["cat:0"]}, "needs data"),
+        ({"method": "npca", "npca": ["cow:0"], "data": True}, "no class 'cow'"),
+        ({"method": "npca", "npca": ["cat:3"], "data": True}, "components are 0 … 2"),
+        ({"method": "npca", "npca": ["cat:-1"], "data": True}, "expected 0 or more"),
+        ({"unit": [3], "method": "spurious", "data": True}, "units 0 … 2"),
+        ({"method": "spurious", "data": True, "mask": "nowhere"}, "masks are 'nowhere'"),
+        ({"method": "spurious", "data": True, "mask": "key:none"}, "no arrays none_png"),
+        ({"method": "spurious", "data": True, "image": ["a.png"]}, "belongs to method='show'"),
+        ({"method": "spurious", "data": True, "limit": 3}, "no class has 8 images"),
+        ({"method": "npca", "npca": ["cat"], "data": True, "logit": ["cat"]}, "belongs to"),
+        ({"unit": [1], "mask": "cam"}, "belongs to method='spurious'"),
     ],
 )
 def test_what_cannot_be_done_is_said_in_one_line(places, pack, tmp_path, options, words):
-    given = {**options, "data": pack if options.get("data") else None}
+    given = {**options, **({"data": pack} if options.get("data") else {})}
     with pytest.raises(InputError, match=words) as caught:
         neurons(places, **given, out=tmp_path / "run", quiet=True)
     assert "\n" not in str(caught.value)
@@ -218,18 +218,22 @@ def test_empty_masks_are_refused(places, tmp_path):
     path = tmp_path / "empty.npz"
     write_pack(path, images, labels, ("cat", "dog"), masks=np.zeros((24, SIDE, SIDE), bool))
     with pytest.raises(InputError, match="none of the 24 masks"):
-        neurons(places, spurious=True, data=f"pack:{path}", out=tmp_path / "run", quiet=True)
+        neurons(places, method="spurious", data=f"pack:{path}", out=tmp_path / "run", quiet=True)
 
 
 def test_a_model_without_a_linear_head_is_refused(pack, tmp_path):
     net = nn.Sequential(nn.Conv2d(3, 2, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
     model = Classifier(net, ("cat", "dog"), preprocess=Preprocess((SIDE, SIDE)), name="bare")
     with pytest.raises(InputError, match="no features"):
-        neurons(model.eval(), npca=["cat:0"], data=pack, out=tmp_path / "run", quiet=True)
+        neurons(
+            model.eval(), method="npca", npca=["cat:0"], data=pack, out=tmp_path / "run", quiet=True
+        )
 
 
 def test_components_show_what_they_contribute_and_what_harm_they_do(places, pack, tmp_path):
-    run = neurons(places, npca=["cat:0", "dog"], data=pack, out=tmp_path / "run", quiet=True).run
+    run = neurons(
+        places, method="npca", npca=["cat:0", "dog"], data=pack, out=tmp_path / "run", quiet=True
+    ).run
     table = run.table("components")
     assert [(row["class"], row["component"]) for row in table][:2] == [("cat", 0), ("dog", 0)]
     assert len(table) == 4 and all(row["n"] == 12 for row in table)

@@ -216,7 +216,7 @@ def test_explain_takes_sam_from_a_folder(folder, tmp_path, monkeypatch):
     x[0] = 0.9
     write_png(tmp_path / "a.png", x)
     asked = {"target": ["bridge"], "method": "diffusion", "generator": str(tmp_path / "tiny"),
-             "steps": 2, "updates": 0, "device": "cpu", "quiet": True}  # fmt: skip
+             "sampling_steps": 2, "updates": 0, "device": "cpu", "quiet": True}  # fmt: skip
     run = explain(
         reds.eval(), [str(tmp_path / "a.png")], mask=[f"sam:{folder}"], out=tmp_path / "run",
         **asked,

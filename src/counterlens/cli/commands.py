@@ -20,7 +20,24 @@ from counterlens.workflows._shared.options import build, many, options_of
 
 
 class GroupedCommand(TyperCommand):
-    """A command whose --help lists the options under the headings of their record."""
+    """A command whose --help lists the options under the headings of their record.
+
+    An option that another mode has is refused with the names of those modes.
+    """
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:
+            name = getattr(error, "option_name", "")
+            modes_of = getattr(ctx.parent and ctx.parent.command, "modes", {})
+            owners = [m for m, one in modes_of.items() if any(name in p.opts for p in one.params)]
+            if owners and hasattr(error, "possibilities"):
+                error.possibilities = None
+                error.message = (  # type: ignore[attr-defined]
+                    f"{ctx.info_name} has no {name}; it belongs to {', '.join(owners)}."
+                )
+            raise
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         groups: dict[str, list[tuple[str, str]]] = {}
@@ -57,6 +74,13 @@ def modes(
     """
 
     class Modes(TyperGroup):
+        @property
+        def modes(self) -> Any:
+            return self.commands
+
+        def format_usage(self, ctx: Any, formatter: Any) -> None:
+            formatter.write_usage(ctx.command_path, f"[COMMAND] {arguments} [OPTIONS]")
+
         def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
             if args and args[0] not in self.commands and args[0] not in ctx.help_option_names:
                 args = earlier(args) if earlier else [default, *args]
@@ -68,8 +92,6 @@ def modes(
         help=about,
         rich_markup_mode=None,
         no_args_is_help=True,
-        options_metavar="",
-        subcommand_metavar=f"[COMMAND] {arguments} [OPTIONS]",
         epilog=f"Without a COMMAND it is {default}. Options of one: counterlens {name} {default} "
         f"--help.\n\nExample:\n\n\b\n  counterlens {name} {example}",
     )

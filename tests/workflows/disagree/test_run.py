@@ -58,8 +58,8 @@ def classifier(name: str, channel: int, classes=("cat", "dog")) -> Classifier:
 def run(folder, out, **more):
     first, second = classifier("reds", 0), classifier("blues", 2)
     return disagree(
-        first, second, generator=str(folder), count=2, steps=3, updates=4, out=out, device="cpu",
-        quiet=True, classes=more.pop("classes", ["cat"]), **more,
+        first, second, generator=str(folder), count=2, sampling_steps=3, updates=4, out=out,
+        device="cpu", quiet=True, classes=more.pop("classes", ["cat"]), **more,
     ).run  # fmt: skip
 
 
@@ -137,7 +137,7 @@ def test_shards_of_one_image_make_the_same_bytes_as_one_at_a_time(folder, tmp_pa
         return map_shards(make, todo, on="here")
 
     monkeypatch.setattr(generating, "map_shards", spread)
-    there = run(folder, tmp_path / "there", on="ray", workers=2)
+    there = run(folder, tmp_path / "there", on="ray", ray_workers=2)
     assert places == [(2, "ray")] * 2
     assert images_of(here) == images_of(there)
     assert here.table("disagreements") == there.table("disagreements")
@@ -151,8 +151,8 @@ def test_ray_makes_the_same_bytes_although_a_worker_is_killed(folder, tmp_path, 
     marks, killed = tmp_path / "marks", []
     marks.mkdir()
     first, second = classifier("reds", 0), classifier("blues", 2)
-    asked = {"generator": str(folder), "count": 3, "steps": 3, "updates": 6, "device": "cpu",
-             "quiet": True, "classes": ["cat"]}  # fmt: skip
+    asked = {"generator": str(folder), "count": 3, "sampling_steps": 3, "updates": 6,
+             "device": "cpu", "quiet": True, "classes": ["cat"]}  # fmt: skip
     whole = disagree(first, second, out=tmp_path / "whole", **asked).run
     opened = open_generator_for
 
@@ -172,7 +172,7 @@ def test_ray_makes_the_same_bytes_although_a_worker_is_killed(folder, tmp_path, 
 
     monkeypatch.setattr("counterlens.workflows.disagree.run.open_generator_for", marked)
     threading.Thread(target=kill, daemon=True).start()
-    part = disagree(first, second, out=out, on="ray", workers=2, **asked).run
+    part = disagree(first, second, out=out, on="ray", ray_workers=2, **asked).run
     assert killed
     assert images_of(whole) == images_of(part)
 
@@ -267,7 +267,7 @@ def test_a_generator_that_cannot_draw_the_class_is_named(folder, tmp_path):
     with torch.no_grad():
         blind.net[2].bias[0] = -100.0
     made = disagree(
-        blind, blind, generator=str(folder), classes=["cat"], count=1, steps=2, updates=1,
+        blind, blind, generator=str(folder), classes=["cat"], count=1, sampling_steps=2, updates=1,
         out=tmp_path / "run", device="cpu", quiet=True,
     ).run  # fmt: skip
     assert any("cannot draw cat" in row["note"] for row in made.table("notes"))

@@ -13,6 +13,8 @@ from torch import nn
 
 from counterlens.classifier import Classifier
 from counterlens.errors import InputError
+from counterlens.explanations.counterfactuals import memory as edit_memory
+from counterlens.explanations.counterfactuals.memory import map_bytes, plan_edits
 from counterlens.explanations.counterfactuals.prepare import UVCE, attention_maps
 from counterlens.generators.diffusion import model as latent
 from counterlens.generators.diffusion.optimise import begin
@@ -72,8 +74,8 @@ def pictures(tmp_path_factory):
 def run(folder, pictures, out, *, model=None, images=("a.png", "b.png"), **more):
     return explain(
         model or classifier(), [str(pictures / name) for name in images], method="diffusion",
-        generator=str(folder), steps=more.pop("steps", 2), updates=more.pop("updates", 1), out=out,
-        device="cpu", quiet=True, **more,
+        generator=str(folder), sampling_steps=more.pop("steps", 2),
+        updates=more.pop("updates", 1), out=out, device="cpu", quiet=True, **more,
     ).run  # fmt: skip
 
 
@@ -121,7 +123,7 @@ def test_everything_on_the_way_is_in_the_run_and_measured_from_disk(folder, pict
 
 def test_a_stopped_run_goes_on_with_the_next_case(folder, pictures, tmp_path, monkeypatch):
     whole = run(folder, pictures, tmp_path / "whole", target=["bridge"])
-    monkeypatch.setattr(workflow, "MOST", 1)
+    monkeypatch.setattr(edit_memory, "MOST", 1)
     real, seen = workflow._make, []
 
     def stopping(*given):
@@ -162,7 +164,8 @@ def test_a_mistaken_picture_is_turned_to_what_it_shows_without_other_words(folde
     made = explain(
         classifier(), [f"{tmp_path / 'data'}#cat/0.png"], target=["true", "predicted"],
         method="diffusion",
-        generator=str(folder), steps=4, updates=1, out=tmp_path / "run", device="cpu", quiet=True,
+        generator=str(folder), sampling_steps=4, updates=1, out=tmp_path / "run",
+        device="cpu", quiet=True,
     ).run  # fmt: skip
     row, further = made.table("uvce")
     assert further["kind"] == "class" and further["goal"] == "a photograph of a bridge"
@@ -257,9 +260,9 @@ def test_a_budget_bounds_the_cases_at_a_time():
     model = tiny_model()
     start = begin(model, ["a cat"], torch.tensor([1]), steps=UVCE.chain.steps)
     maps = attention_maps(model, start, UVCE).bytes
-    assert maps <= workflow.map_bytes(model, UVCE) <= 2 * maps
-    assert workflow.plan(model, UVCE, 50, "100GB", [classifier()]) == (20, 50)
-    kept, size = workflow.plan(model, UVCE, 50, "20MB", [classifier()])
+    assert maps <= map_bytes(model, UVCE) <= 2 * maps
+    assert plan_edits(model, UVCE, 50, "100GB", [classifier()]) == (20, 50)
+    kept, size = plan_edits(model, UVCE, 50, "20MB", [classifier()])
     assert kept < 20 and 1 <= size < 50
 
 

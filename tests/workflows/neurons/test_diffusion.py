@@ -18,7 +18,7 @@ from counterlens.images import read, write_png
 from counterlens.models.captioner import load_captioner
 from counterlens.runs import Run
 from counterlens.types import Preprocess
-from counterlens.workflows.neurons import run as workflow
+from counterlens.workflows.neurons import diffusion as workflow
 from counterlens.workflows.neurons.run import neurons
 from counterlens.workflows.neurons.scan import cross, groups, scan
 from diffusion_models import TINY, tiny_model
@@ -91,11 +91,11 @@ def test_three_arms_of_a_unit_and_what_they_reach(colours, data, blip, tmp_path,
 
 
 def test_what_does_not_fit_is_refused(colours, tmp_path):
-    with pytest.raises(InputError, match="expected pixel or diffusion"):
+    with pytest.raises(InputError, match="expected one of show, diffusion"):
         neurons(colours, unit=[0], method="magic", out=tmp_path / "a")
-    with pytest.raises(InputError, match="takes --unit"):
+    with pytest.raises(InputError, match="count is 0"):
         neurons(colours, unit=[0], count=0, method="diffusion", out=tmp_path / "b")
-    with pytest.raises(InputError, match="need --method diffusion"):
+    with pytest.raises(InputError, match="belongs to method='diffusion'"):
         neurons(colours, unit=[0], similar=2, out=tmp_path / "c")
     with pytest.raises(InputError, match="--data SPEC"):
         neurons(colours, unit=[0], method="diffusion", captioner="a/b", out=tmp_path / "d")

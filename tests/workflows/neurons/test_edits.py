@@ -57,8 +57,9 @@ def test_a_unit_is_raised_and_lowered_with_the_thing_kept(colours, generator, ph
     mask[:, :8] = 255
     write_png(tmp_path / "mask.png", mask)
     run = neurons(
-        colours, unit=[1], image=[photo], method="diffusion", generator=generator, changes=SHORT,
-        masks=str(tmp_path / "mask.png"), out=tmp_path / "run", device="cpu", quiet=True,
+        colours, unit=[1], image=[photo], method="counterfactual", generator=generator,
+        changes=SHORT, mask=str(tmp_path / "mask.png"), out=tmp_path / "run", device="cpu",
+        quiet=True,
     ).run  # fmt: skip
     rows = {row["how"]: row for row in run.table("neurons")}
     assert set(rows) == {"raised", "lowered"}
@@ -85,11 +86,11 @@ def test_a_component_in_pixel_space_and_by_a_generator(colours, generator, photo
             x[0] *= (i + 1) / 4  # images of a class differ in red
             write_png(folder / name / f"{i}.png", x)
     given = {"npca": ["cat:0"], "image": [photo], "data": str(folder), "device": "cpu"}
-    pixel = neurons(colours, **given, out=tmp_path / "pixel", quiet=True).run
+    pixel = neurons(colours, **given, method="npca", out=tmp_path / "pixel", quiet=True).run
     (row,) = pixel.table("neurons")
     assert row["how"] == "feature attack" and row["activation"] > row["start"]
     drawn = neurons(
-        colours, **given, method="diffusion", generator=generator, changes=SHORT,
+        colours, **given, method="counterfactual", generator=generator, changes=SHORT,
         out=tmp_path / "drawn", quiet=True,
     ).run  # fmt: skip
     up, down = drawn.table("neurons")
@@ -112,14 +113,14 @@ def test_attention_masks_are_those_of_each_image_in_any_company(rng):
     [
         ({"unit": [7]}, "units 0 … 2"),
         ({}, "no feature came"),
-        ({"unit": [0], "masks": "nowhere.png"}, "no mask nowhere.png"),
+        ({"unit": [0], "mask": "nowhere.png"}, "no mask nowhere.png"),
         ({"unit": [0], "changes": ["speed=3"]}, "expected KEY=VALUE"),
         ({"npca": ["cat:0"]}, "--data SPEC"),
     ],
 )
 def test_what_does_not_fit_is_refused(colours, generator, photo, tmp_path, options, words):
     with pytest.raises(InputError, match=words):
-        neurons(colours, image=[photo], method="diffusion", generator=generator, **options,
+        neurons(colours, image=[photo], method="counterfactual", generator=generator, **options,
                 out=tmp_path / "run", device="cpu", quiet=True)  # fmt: skip
 
 
@@ -132,7 +133,7 @@ def test_running_out_of_memory_goes_on_with_less(colours, generator, photo, tmp_
             raise torch.OutOfMemoryError("CUDA out of memory")
         real(job, directions, rows, kept, names)
 
-    given = {"unit": [1], "method": "diffusion", "generator": generator, "changes": SHORT,
+    given = {"unit": [1], "method": "counterfactual", "generator": generator, "changes": SHORT,
              "device": "cpu", "quiet": True}  # fmt: skip
     other = tmp_path / "other.png"
     write_png(other, torch.rand(3, 16, 16, generator=torch.Generator().manual_seed(1)))

@@ -23,7 +23,8 @@ from counterlens.types import Preprocess
 from counterlens.workflows._shared.metering import metered
 from counterlens.workflows.quality import run as workflow
 from counterlens.workflows.quality.measures import mean_number
-from counterlens.workflows.quality.run import ARMS, evaluate, searches, study_pairs
+from counterlens.workflows.quality.options import ARMS
+from counterlens.workflows.quality.run import evaluate, searches, study_pairs
 from diffusion_models import tiny_model
 
 pytest.importorskip("diffusers")
@@ -166,7 +167,8 @@ def test_numbers_are_means_of_the_rows_and_gaps_their_differences(run):
 def test_realism_compares_with_images_that_are_not_explained(run, nets, data):
     from counterlens.data import open_set
     from counterlens.metrics.generation import kid_blocks
-    from counterlens.workflows.quality.real import features_of, open_real
+    from counterlens.workflows._shared.features import features_of
+    from counterlens.workflows.quality.real import open_real
 
     rows = [row for row in run.table("quality") if row["method"] == "pixel"]
     target = torch.tensor([NAMES.index(row["target"]) for row in rows])
@@ -326,7 +328,7 @@ def test_passes_are_counted_row_by_row():
 @pytest.mark.parametrize(
     ("asked_", "told"),
     [
-        ({"arm": ["magic"]}, "no method 'magic'"),
+        ({"arm": ["magic"]}, "arm is 'magic', expected one of"),
         ({"arm": ["pixel-robust"]}, "--robust MODEL"),
         ({"targets": 0}, "targets 0"),
         ({"norm": "l3"}, "norm is 'l3'"),

@@ -4,9 +4,12 @@ import difflib
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
 
+import torch
+
+from counterlens.classifier import Classifier
 from counterlens.errors import InputError
 from counterlens.label_spaces import match_classes
-from counterlens.types import Probs
+from counterlens.types import Labels, Probs
 
 WORDS = ("true", "predicted", "near", "all", "random")
 
@@ -37,6 +40,15 @@ def class_index(classes: Sequence[str], name: str) -> int:
             return int(name)
         raise InputError(f"no class {name}: the model has the classes 0 … {len(classes) - 1}.")
     raise InputError(f"the model has no class {name!r}. {_nearest(name, classes)}")
+
+
+def matched(net: Classifier, classes: Sequence[str], target: Labels) -> Labels:
+    """Targets of one classifier in the numbering of another."""
+    places = {k: class_named(net.classes, classes[k]) for k in set(target.tolist())}
+    missing = sorted(classes[k] for k, place in places.items() if place < 0)
+    if missing:
+        raise InputError(f"{net.name} has no class {missing[0]!r}, so it cannot take part.")
+    return torch.tensor([places[k] for k in target.tolist()])
 
 
 def targets_of(

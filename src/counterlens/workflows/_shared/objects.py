@@ -129,6 +129,13 @@ def model_given(given: object, device: str) -> str | Classifier:
     return str(given) if isinstance(given, str | Path) else as_classifier(given, device=device)
 
 
+def load_all(
+    specs: Sequence[object], *, device: str = "auto", trust_remote_code: bool = False
+) -> list[Classifier]:
+    """The classifiers of some specs and objects."""
+    return [as_classifier(one, device=device, trust_remote_code=trust_remote_code) for one in specs]
+
+
 def pictures_given(given: Any, limit: int | None, seed: int) -> list[Given]:
     """Images to be explained, one or several, as paths, specs and sets of images.
 

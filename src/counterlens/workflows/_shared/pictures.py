@@ -14,9 +14,11 @@ from counterlens.classifier import Classifier, numbered
 from counterlens.data import open_set, scheme_of, subset
 from counterlens.data.sets import sample_rows
 from counterlens.errors import InputError
+from counterlens.explanations.counterfactuals.pixel import confidences, rows_that_fit
 from counterlens.explanations.counterfactuals.targets import class_named
+from counterlens.generators.diffusion.cutouts import seen
 from counterlens.images import ImageSet, Pixels
-from counterlens.types import Images, Preprocess
+from counterlens.types import Images, Preprocess, Probs
 
 WHOLE = 16
 """How many pictures of a set without a place (SPEC alone) are taken unless a limit says more."""
@@ -101,6 +103,15 @@ def open_pictures(
         if 2 * min(p.shape[:2]) < min(x.shape[2:])
     ]
     return Pictures(tuple(ids), x, tuple(labels), tuple(dict.fromkeys(notes)))
+
+
+def confidences_of(classifier: Classifier, pictures: Pictures) -> Probs:
+    """A classifier's confidences in each picture, after temperature."""
+    size = rows_that_fit(pictures.x, classifier.mean.device)
+    parts = torch.split(pictures.x, size)
+    if pictures.x.shape[2:] != classifier.preprocess.size:  # they are of a generator's size
+        parts = tuple(seen(part, classifier.preprocess.size[0]) for part in parts)
+    return torch.cat([confidences(classifier, part) for part in parts])
 
 
 def _chosen(text: str, classifier: Classifier, limit: int | None, seed: int) -> ImageSet:

@@ -17,24 +17,24 @@ Rows = Sequence[dict[str, Any]]
 
 def numbers(rows: Rows, judges: Sequence[str]) -> dict[str, Number]:
     """Means over all images of each way, none left out."""
-    found: dict[str, Number] = {}
+    results: dict[str, Number] = {}
     for way in WAYS:
         part = [row for row in rows if row["way"] == way]
         up, down = part[0]["up"], part[0]["down"]
         how = f"{up} raised, {down} lowered; all {len(part)} images, as PNG files read from disk"
         key = f"disagree.{way}"
-        found[f"{key}.succeeded"] = share(
+        results[f"{key}.succeeded"] = share(
             [row["succeeded"] for row in part], f"p ≥ {SURE:g} against p ≤ {UNSURE:g}; {how}"
         )
         for column, words in (("p_up", f"mean confidence of {up}"),
                               ("p_down", f"mean confidence of {down}"),
                               ("start_p_up", f"the same of {up} at the start"),
                               ("start_p_down", f"the same of {down} at the start")):  # fmt: skip
-            found[f"{key}.{column}"] = mean([row[column] for row in part], (0, 1),
+            results[f"{key}.{column}"] = mean([row[column] for row in part], (0, 1),
                                             f"{words}; {how}")  # fmt: skip
         for name in sorted({k.removesuffix(".p_up") for k in part[0] if k.endswith(".p_up")}):
             gaps = [row[f"{name}.p_up"] - row[f"{name}.p_down"] for row in part]
-            found[f"{key}.gap_{key_part(name)}"] = mean(
+            results[f"{key}.gap_{key_part(name)}"] = mean(
                 gaps, (-1, 1), f"mean difference of confidences after {name}; {how}"
             )
         for judge in judges:
@@ -43,34 +43,34 @@ def numbers(rows: Rows, judges: Sequence[str]) -> dict[str, Number]:
                     abs(row[f"{judge}.p"] - row["p_up"]) < abs(row[f"{judge}.p"] - row["p_down"])
                     for row in part
                 ]
-                found[f"{key}.sides_{key_part(judge)}"] = share(
+                results[f"{key}.sides_{key_part(judge)}"] = share(
                     near, f"{judge} sides with {up}: its confidence is nearer to that one's; {how}"
                 )
-    return found
+    return results
 
 
 def real_numbers(real: Sequence[Real], names: tuple[str, str]) -> dict[str, Number]:
     """The rate of each error on real images: per class, of all, and what it does to accuracy."""
-    found: dict[str, Number] = {}
+    results: dict[str, Number] = {}
     for way, word in enumerate(WAYS):
         up, down = names[way], names[1 - way]
         for one in real:
             key = f"disagree.{word}.real_{key_part(captions.word(one.name))}"
-            found[key] = _rate(one, way, f"real images of {one.name}", up, down)
-        found[f"disagree.{word}.real"] = _rate(
+            results[key] = _rate(one, way, f"real images of {one.name}", up, down)
+        results[f"disagree.{word}.real"] = _rate(
             total(real), way, f"real images of {len(real)} classes", up, down
         )
     all_ = total(real)
-    told = f"accuracy of {names[1]} less that of {names[0]} on the same real images"
+    protocol = f"accuracy of {names[1]} less that of {names[0]} on the same real images"
     if all_.n:
         change = (all_.second - all_.first) / all_.n
         low, high = newcombe_paired(all_.both, all_.first, all_.second, all_.neither)
-        found["disagree.real_change"] = Number(
-            change, all_.n, -high, -low, f"{told}; Newcombe paired interval"
+        results["disagree.real_change"] = Number(
+            change, all_.n, -high, -low, f"{protocol}; Newcombe paired interval"
         )
     else:
-        found["disagree.real_change"] = Number.missing("no real image of the classes", told)
-    return found
+        results["disagree.real_change"] = Number.missing("no real image of the classes", protocol)
+    return results
 
 
 def total(real: Sequence[Real]) -> Real:
@@ -79,9 +79,9 @@ def total(real: Sequence[Real]) -> Real:
     return Real("all", *(sum(getattr(one, part) for one in real) for part in parts))
 
 
-def verdict(found: dict[str, Number], real: Sequence[Real], names: tuple[str, str]) -> str:
+def verdict(results: dict[str, Number], real: Sequence[Real], names: tuple[str, str]) -> str:
     """One line: what the second classifier breaks and mends on real images, and whether it pays."""
-    change = found["disagree.real_change"]
+    change = results["disagree.real_change"]
     if change.value is None or change.low is None or change.high is None:
         return f"{names[1]} after {names[0]}: undecided, {change.reason}."
     word = "no clear difference"
@@ -89,7 +89,7 @@ def verdict(found: dict[str, Number], real: Sequence[Real], names: tuple[str, st
         word = "worse"
     elif change.low > 0:
         word = "better"
-    broken, mended = found["disagree.first.real"], found["disagree.second.real"]
+    broken, mended = results["disagree.first.real"], results["disagree.second.real"]
     most = max(real, key=lambda one: one.first / one.n if one.n else 0.0)
     where = f", most often {captions.word(most.name)} ({most.first} of {most.n})"
     return (
@@ -105,11 +105,11 @@ def _words(number: Number) -> str:
 
 
 def _rate(one: Real, way: int, of: str, up: str, down: str) -> Number:
-    told = f"{of} that {up} answers right and {down} wrong"
+    protocol = f"{of} that {up} answers right and {down} wrong"
     if not one.n:
-        return Number.missing("no real image of the class", told)
+        return Number.missing("no real image of the class", protocol)
     errors = one.errors(way)
-    return Number(errors / one.n, one.n, *wilson(errors, one.n), told)
+    return Number(errors / one.n, one.n, *wilson(errors, one.n), protocol)
 
 
 def share(flags: Sequence[bool], protocol: str) -> Number:

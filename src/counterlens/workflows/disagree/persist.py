@@ -18,7 +18,7 @@ from counterlens.runs import Number, Run, key_part
 from counterlens.workflows._shared.figures import save_figure
 from counterlens.workflows._shared.generate import reread
 from counterlens.workflows.disagree.numbers import Rows, mean, share
-from counterlens.workflows.disagree.search import WAYS, Shared, Task, asked, search
+from counterlens.workflows.disagree.search import WAYS, Shared, Task, confidence_in, search
 
 
 def persist(
@@ -37,7 +37,7 @@ def persist(
         rows: what was found with the second.
     """
     table: list[dict[str, Any]] = []
-    found: dict[str, Number] = {}
+    results: dict[str, Number] = {}
     for number, other in enumerate(others):
         known = [
             Shared(one.name, one.word, (one.places[0], place))
@@ -53,10 +53,10 @@ def persist(
         names = {one.name for one in known}
         before = [row for row in rows if row["name"] in names]
         part = _carried(task.run, before, again, other, known)
-        found |= _numbers(part, other.name, str(rows[0]["down"]))
+        results |= _numbers(part, other.name, str(rows[0]["down"]))
         table += part
     _figures(task.run, rows, table)
-    return table, found
+    return table, results
 
 
 def _carried(
@@ -64,10 +64,10 @@ def _carried(
 ) -> list[dict[str, Any]]:
     """Rows of the new search, each with what the other says of the image found before."""
     place = {one.name: one.places[1] for one in known}
-    said = asked(other, reread(run, [row["image"] for row in before]),
+    values = confidence_in(other, reread(run, [row["image"] for row in before]),
                  torch.tensor([place[row["name"]] for row in before]))  # fmt: skip
     rows = []
-    for old, new, p in zip(before, again, said, strict=True):
+    for old, new, p in zip(before, again, values, strict=True):
         raised = old["way"] == WAYS[0]  # the first classifier is up: the other stands below
         sure = torch.tensor(old["p_up"]) if raised else p
         unsure = p if raised else torch.tensor(old["p_down"])
@@ -79,22 +79,22 @@ def _carried(
 
 
 def _numbers(rows: Rows, other: str, second: str) -> dict[str, Number]:
-    found: dict[str, Number] = {}
+    results: dict[str, Number] = {}
     for way in WAYS:
         part = [row for row in rows if row["way"] == way]
         key = f"persist.{way}-{key_part(other)}"
         how = f"{part[0]['up']} raised, {part[0]['down']} lowered; all {len(part)} images"
         bar = f"p ≥ {SURE:g} against p ≤ {UNSURE:g}"
-        found[f"{key}.succeeded"] = share(
+        results[f"{key}.succeeded"] = share(
             [row["succeeded"] for row in part], f"searched again: {bar}; {how}"
         )
-        found[f"{key}.carried"] = share(
+        results[f"{key}.carried"] = share(
             [row["carried"] for row in part],
             f"images found with {second}, shown to {other} in its place: {bar}; {how}",
         )
         for column in ("p_up", "p_down"):
-            found[f"{key}.{column}"] = mean([row[column] for row in part], (0, 1), how)
-    return found
+            results[f"{key}.{column}"] = mean([row[column] for row in part], (0, 1), how)
+    return results
 
 
 def _figures(run: Run, rows: Rows, table: Rows) -> None:

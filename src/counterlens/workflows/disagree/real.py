@@ -4,7 +4,7 @@ Paper: Augustin, Neuhaus, Hein 2024 (digin2024), Figures 5 and 8, appendix C.
 Differs: neighbours are found in the features of the classifier that was raised, not in CLIP's.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +28,7 @@ from counterlens.search import frozen
 from counterlens.types import Images
 from counterlens.workflows._shared.figures import save
 from counterlens.workflows._shared.generate import reread
+from counterlens.workflows._shared.session import Log
 
 NEAREST = 3
 
@@ -59,15 +60,15 @@ def verify_on(
     places: Mapping[str, tuple[int, int]],
     rows: list[dict[str, Any]],
     *,
-    say: Callable[[str], None],
+    log: Log,
 ) -> list[Real]:
-    """Measure both classifiers on real images and add the nearest ones to each finding's row."""
+    """Measure both classifiers on real images and add the nearest ones to each image's row."""
     real = as_image_set(spec)
-    say(f"{len(real)} real images of {real.name}")
+    log(f"{len(real)} real images of {real.name}")
     probs = [
         (predict(net, real, progress=False).logits / temperature_of(net)).softmax(1) for net in pair
     ]
-    found = []
+    counts = []
     for name, where in places.items():
         label = class_named(real.classes, name)
         here = torch.from_numpy((real.labels == label) & (label >= 0))
@@ -75,7 +76,7 @@ def verify_on(
             (p.argmax(1) == k)[here] if label >= 0 else here[here]
             for p, k in zip(probs, where, strict=True)
         ]
-        found.append(Real(name, *pair_counts(right[0], right[1])))
+        counts.append(Real(name, *pair_counts(right[0], right[1])))
     for way, word in enumerate(("first", "second")):
         part = [row for row in rows if row["way"] == word]
         _neighbours(run, real, pair[way], part, places, way, probs)
@@ -83,9 +84,9 @@ def verify_on(
         "real",
         [{"class": r.name, "way": word, "right": pair[way].name, "wrong": pair[1 - way].name,
           "errors": r.errors(way), "n": r.n, "rate": r.errors(way) / r.n if r.n else None}
-         for r in found for way, word in enumerate(("first", "second"))],
+         for r in counts for way, word in enumerate(("first", "second"))],
     )  # fmt: skip
-    return found
+    return counts
 
 
 def _neighbours(
@@ -107,7 +108,7 @@ def _neighbours(
             {
                 "id": str(real.ids[i]),
                 "label": real.classes[real.labels[i]] if real.labels[i] >= 0 else None,
-                "image": _kept(run, real, i, net),
+                "image": _saved(run, real, i, net),
                 "cosine": round(float(c), 4),
                 "p_up": round(float(probs[way][i, where[way]]), 4),
                 "p_down": round(float(probs[1 - way][i, where[1 - way]]), 4),
@@ -116,18 +117,18 @@ def _neighbours(
         ]
 
 
-def _kept(run: Run, real: ImageSet, i: int, net: Classifier) -> str:
+def _saved(run: Run, real: ImageSet, i: int, net: Classifier) -> str:
     pixels = torch.from_numpy(prepare(real.read(i), net.preprocess)).float() / 255
     return save(run, f"real-{i}.png", pixels)
 
 
 def _of_set(net: Classifier, real: ImageSet) -> Float[Tensor, "n d"]:
-    found = []
+    parts = []
     for at in range(0, len(real), 256):
         rows = range(at, min(at + 256, len(real)))
         pixels = np.stack([prepare(real.read(i), net.preprocess) for i in rows])
-        found.append(_of_images(net, torch.from_numpy(pixels).float() / 255))
-    return torch.cat(found)
+        parts.append(_of_images(net, torch.from_numpy(pixels).float() / 255))
+    return torch.cat(parts)
 
 
 @torch.no_grad()

@@ -8,8 +8,7 @@ Paper: Augustin, Neuhaus, Hein 2024 (digin2024), section 4.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, replace
-from pathlib import Path
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from counterlens.classifier import Classifier
@@ -18,10 +17,11 @@ from counterlens.data.sources.objects import as_image_set
 from counterlens.errors import InputError
 from counterlens.explanations.counterfactuals.targets import class_index, class_named
 from counterlens.explanations.figure import Panel
+from counterlens.generators.diffusion.model import LatentDiffusion
 from counterlens.generators.diffusion.optimise import DISAGREEMENT, Settings
 from counterlens.images import ImageSet
 from counterlens.models.weights import weights_hash
-from counterlens.runs import Run, check_gates, key_part, new_folder, parse_gate
+from counterlens.runs import Run, check_gates, key_part, parse_gate
 from counterlens.scale import check_place
 from counterlens.workflows._shared.figures import save_figure
 from counterlens.workflows._shared.generate import (
@@ -33,171 +33,181 @@ from counterlens.workflows._shared.generate import (
     reread,
 )
 from counterlens.workflows._shared.generator import open_generator_for
-from counterlens.workflows._shared.objects import headline, model_given, texts, words
+from counterlens.workflows._shared.objects import headline, load_all, model_given, words
+from counterlens.workflows._shared.options import takes
 from counterlens.workflows._shared.result import Result
-from counterlens.workflows._shared.session import teller, write_report
+from counterlens.workflows._shared.session import logger, running
 from counterlens.workflows.disagree.numbers import Rows, numbers, real_numbers, verdict
-from counterlens.workflows.disagree.persist import persist as search_again
+from counterlens.workflows.disagree.options import DisagreeOptions
+from counterlens.workflows.disagree.persist import persist
 from counterlens.workflows.disagree.real import verify_on
 from counterlens.workflows.disagree.search import WAYS, Pair, Shared, Task, search
-from counterlens.workflows.explain.run import load_all
-
-SCORES = ("auto", "difference", "logarithms")
-"""Small classifiers are so sure that confidences have no gradient: there auto takes logarithms."""
 
 
-def disagree(
-    first: object,
-    second: object,
-    *,
-    classes: str | Sequence[str] = (),
-    count: int = 10,
-    generator: str | None = None,
-    verify: object = None,
-    judge: object = (),
-    persist: object = (),
-    require: str | Sequence[str] = (),
-    updates: int = DISAGREEMENT.updates,
-    steps: int = DISAGREEMENT.steps,
-    guidance: float = DISAGREEMENT.guidance,
-    changes: Sequence[str] = (),
-    score: str = "auto",
-    memory: str | None = None,
-    half: bool = False,
-    on: str = "here",
-    workers: int | None = None,
-    out: Path | None = None,
-    resume: bool = False,
-    seed: int = 0,
-    device: str = "auto",
-    trust_remote_code: bool = False,
-    quiet: bool = False,
-) -> Result:
+@takes(DisagreeOptions)
+def disagree(first: object, second: object, *, options: DisagreeOptions) -> Result:
     """Search images on which two classifiers differ most; write a run with grids and numbers.
+
+    With an old model, then the new one, classes="all" and verify=DATA: a release check.
 
     Args:
         first, second: specs, Classifiers or torch modules; see `as_classifier`.
-        classes: names or numbers of the first classifier's classes, or all.
-        count: images per class and way.
-        generator: a diffusers folder or hub id; None takes the shipped one.
-        verify: real labelled images, to which every finding is brought back: a spec or an object
-            (see `as_image_set`).
-        judge: further classifiers: whom do they side with?
-        persist: other second classifiers, with which the search is repeated.
-        require: gates such as disagree.first.real<=0.02.
-        updates, steps, guidance: of Adam, of the chain, and of the text.
-        changes: of the search's further settings, e.g. text_rate=0.05.
-        score: difference of confidences, as in the paper, or logarithms; auto takes the latter
-            for small generators.
-        memory: budget such as 12GB, on Ray per worker; None takes most of what is free.
-        half: generator in half precision.
-        on, workers: here, ray or ray://HOST:PORT, and how many at most.
+
+    >>> import counterlens as cl
+    >>> plain, robust = "zoo:cifar10-plain-small", "zoo:cifar10-ratio-small"
+    >>> result = cl.disagree(plain, robust, classes="cat", count=2)         # doctest: +SKIP
     """
-    classes, require, changes = texts(classes), texts(require), texts(changes)
-    specs = [model_given(one, device) for one in (first, second, *texts(persist))]
-    judge = [model_given(one, device) for one in texts(judge)]
-    real = verify if verify is None or isinstance(verify, str) else as_image_set(verify)
-    asked: dict[str, Any] = {
-        "first": words(specs[0]), "second": words(specs[1]), "classes": list(classes),
-        "count": count, "generator": generator, "verify": None if real is None else words(real),
-        "judge": [words(one) for one in judge], "persist": [words(one) for one in specs[2:]],
-        "require": list(require), "updates": updates,
-        "steps": steps, "guidance": guidance, "changes": list(changes), "score": score,
-        "half": half, "seed": seed,
-    }  # fmt: skip
-    _check(asked, on)
-    load: dict[str, Any] = {"device": device, "trust_remote_code": trust_remote_code}
-    nets, judges = load_all(specs, **load), load_all(judge, **load)
-    pair = (nets[0], nets[1])
-    wanted, notes = shared_classes(pair, classes)
-    model = open_generator_for(pair, generator, half=half)
-    folder = out or new_folder("disagree", f"{key_part(pair[0].name)}-{key_part(pair[1].name)}")
-    run = Run.create(folder, "disagree", asked, resume=resume)
-    say = teller(quiet)
-    names = [headline(words(one), net) for one, net in zip(specs[:2], pair, strict=True)]
+    _check(options)
+    models = _open(first, second, options)
+    pair, judges = models.pair, models.judges
+    wanted, notes = shared_classes(pair, [str(one) for one in options.classes])
+    generator = open_generator_for(pair, options.generator, half=options.half)
+    inputs = {"first": models.names[0], "second": models.names[1]}
+    name = f"{key_part(pair[0].name)}-{key_part(pair[1].name)}"
+    with running("disagree", _written(options, models), name=name, inputs=inputs) as run:
+        task = _task(run, models, generator, options)
+        wanted = _drawable(task, pair, wanted, notes)
+        rows = search(task, pair, wanted)
+        run.add_numbers(numbers(rows, [net.name for net in judges]))
+        if models.others:
+            again, results = persist(task, pair[0], models.others, wanted, rows, notes)
+            run.write_table("persistence", again)
+            run.add_numbers(results)
+        if models.real is not None:
+            _verify(run, models.real, pair, wanted, rows, task)
+        run.write_table("disagreements", rows)
+        run.write_table("notes", [{"note": note} for note in notes])
+        run.write_table("gates", _gates(run, options.require))
+        _figures(run, rows, pair)
+    return Result(run)
+
+
+@dataclass(frozen=True)
+class _Models:
+    """Whom a search is about.
+
+    Args:
+        given: the two models and those of `persist`, as they came.
+        names: what stands for these in the manifest.
+        judged_by: what stands for the judges.
+        pair, others, judges: loaded.
+        real: images on which findings are checked.
+    """
+
+    given: list[str | Classifier]
+    names: list[str]
+    judged_by: list[str]
+    pair: Pair
+    others: list[Classifier]
+    judges: list[Classifier]
+    real: str | ImageSet | None
+
+
+def _open(first: object, second: object, options: DisagreeOptions) -> _Models:
+    """Load the models."""
+    given = [model_given(one, options.device) for one in (first, second, *options.persist)]
+    judges = [model_given(one, options.device) for one in options.judge]
+    real = options.verify
+    nets, loaded = _load(given, options), _load(judges, options)
+    return _Models(
+        given, [words(one) for one in given], [words(one) for one in judges], (nets[0], nets[1]),
+        nets[2:], loaded, real if real is None or isinstance(real, str) else as_image_set(real),
+    )  # fmt: skip
+
+
+def _load(given: Sequence[str | Classifier], options: DisagreeOptions) -> list[Classifier]:
+    return load_all(given, device=options.device, trust_remote_code=options.trust_remote_code)
+
+
+def _written(options: DisagreeOptions, models: _Models) -> DisagreeOptions:
+    """The options as the manifest holds them: specs in place of objects."""
+    return replace(
+        options,
+        classes=tuple(str(one) for one in options.classes),
+        judge=tuple(models.judged_by),
+        persist=tuple(models.names[2:]),
+        verify=None if models.real is None else words(models.real),
+    )
+
+
+def _task(run: Run, models: _Models, generator: LatentDiffusion, options: DisagreeOptions) -> Task:
+    """How the search is done; the manifest says it, too."""
+    settings = search_settings(options, fitting(DISAGREEMENT, generator))
+    logarithms = options.score == "logarithms" or (
+        options.score == "auto" and generator.side < SMALL
+    )
+    pairs = zip(models.names[:2], models.pair, strict=True)
     run.note(
-        model=" against ".join(names), generator=model.name, seed=seed,
-        weights_hash=[weights_hash(net) for net in pair], device=str(model.device),
+        model=" against ".join(headline(name, net) for name, net in pairs),
+        generator=generator.name, seed=options.seed, device=str(generator.device),
+        weights_hash=[weights_hash(net) for net in models.pair],
+        search={**asdict(settings), "score": "logarithms" if logarithms else "difference"},
     )  # fmt: skip
 
     def opened() -> tuple[Any, list[Classifier]]:  # in a worker: its own device
-        mine = load_all(specs, **load)
-        return open_generator_for(mine[:2], generator, half=half), mine
+        mine = _load(models.given, options)
+        return open_generator_for(mine[:2], options.generator, half=options.half), mine
 
-    settings = settings_of(asked, fitting(DISAGREEMENT, model))
-    logarithms = score == "logarithms" or (score == "auto" and model.side < SMALL)
-    used = "logarithms" if logarithms else "difference"
-    run.note(search={**asdict(settings), "score": used})
-    gpus = float(model.device.type == "cuda")
-    crew = None if on == "here" else Workers(on, opened, workers, gpus)
-    task = Task(run, model, tuple(judges), settings, count, seed, memory, say, crew, logarithms)
-    wanted = _drawable(task, pair, wanted, notes)
-    rows = search(task, pair, wanted)
-    run.add_numbers(numbers(rows, [net.name for net in judges]))
-    if specs[2:]:
-        again, found = search_again(task, pair[0], nets[2:], wanted, rows, notes)
-        run.write_table("persistence", again)
-        run.add_numbers(found)
-    if real is not None:
-        _bring_back(run, real, pair, wanted, rows, task)
-    return _end(run, rows, notes, pair, require, task)
+    gpus = float(generator.device.type == "cuda")
+    workers = (
+        None if options.on == "here" else Workers(options.on, opened, options.ray_workers, gpus)
+    )
+    return Task(
+        run, generator, tuple(models.judges), settings, options.count, options.seed,
+        options.memory, logger(options), workers, logarithms,
+    )  # fmt: skip
 
 
-def _check(asked: dict[str, Any], on: str) -> None:
+def _check(options: DisagreeOptions) -> None:
     """Refuse what cannot work before anything is loaded."""
-    if not asked["classes"] or asked["count"] < 1:
-        raise InputError(f"{len(asked['classes'])} classes, {asked['count']} images each; "
-                         "expected one or more: --class cat, or --class all.")  # fmt: skip
-    if asked["score"] not in SCORES:
-        raise InputError(f"score is {asked['score']!r}, expected one of {', '.join(SCORES)}.")
-    for text in asked["require"]:
+    if not options.classes or options.count < 1:
+        raise InputError(
+            f"{len(options.classes)} classes, {options.count} images each; "
+            "expected one or more: --class cat, or --class all."
+        )
+    for text in options.require:
         parse_gate(text)
-    check_place(on)
-    settings_of(asked, DISAGREEMENT)
+    check_place(options.on)
+    search_settings(options, DISAGREEMENT)
 
 
-def settings_of(asked: dict[str, Any], base: Settings) -> Settings:
-    """The settings of the search: the usual ones, and what was asked for."""
-    named = [f"{key}={asked[key]}" for key in ("updates", "steps", "guidance")]
-    return changed(base, [*named, *asked["changes"]])
+def search_settings(options: DisagreeOptions, base: Settings) -> Settings:
+    """The settings of the search: those of its generator, with what the options say."""
+    named = {"updates": options.updates, "steps": options.sampling_steps,
+             "guidance": options.guidance}  # fmt: skip
+    return changed(base, [*(f"{key}={value}" for key, value in named.items()), *options.changes])
 
 
-def _bring_back(
-    run: Run, spec: str | ImageSet, pair: Pair, wanted: Sequence[Shared],
+def _verify(
+    run: Run, real: str | ImageSet, pair: Pair, wanted: Sequence[Shared],
     rows: list[dict[str, Any]], task: Task,
 ) -> None:  # fmt: skip
     """To real photographs: their neighbours, rates, and the verdict."""
     places = {one.name: one.places for one in wanted}
-    real = verify_on(run, spec, pair, places, rows, say=task.say)
+    counts = verify_on(run, real, pair, places, rows, log=task.log)
     names = (pair[0].name, pair[1].name)
-    found = real_numbers(real, names)
-    run.add_numbers(found)
-    run.note(verdict=verdict(found, real, names))
+    rates = real_numbers(counts, names)
+    run.add_numbers(rates)
+    run.note(verdict=verdict(rates, counts, names))
 
 
-def _end(
-    run: Run, rows: list[dict[str, Any]], notes: Sequence[str], pair: Pair,
-    require: Sequence[str], task: Task,
-) -> Result:  # fmt: skip
-    run.write_table("disagreements", rows)
-    run.write_table("notes", [{"note": note} for note in notes])
+def _gates(run: Run, require: Sequence[str]) -> list[dict[str, Any]]:
+    """How each release gate went."""
     gates = check_gates([parse_gate(text) for text in require], run.numbers)
-    run.write_table("gates", [{"gate": one.gate.text, "value": one.value, "passed": one.passed,
-                               "why": one.why} for one in gates])  # fmt: skip
-    _figures(run, rows, pair)
-    write_report(run, task.say)
-    run.finish()
-    return Result(run)
+    return [
+        {"gate": one.gate.text, "value": one.value, "passed": one.passed, "why": one.why}
+        for one in gates
+    ]
 
 
 def _drawable(task: Task, pair: Pair, wanted: Sequence[Shared], notes: list[str]) -> list[Shared]:
     """The classes under the words that the generator knows; notes on those it does not."""
-    drawn, found = [], []
+    rows, known = [], []
     for one in wanted:
         row = can_draw(task.run, task.model, pair, one.name, seed=task.seed,
                        guidance=task.settings.guidance, steps=task.settings.steps)  # fmt: skip
-        drawn.append(row)
-        found.append(replace(one, word=row["word"]))
+        rows.append(row)
+        known.append(replace(one, word=row["word"]))
         if not row["able"]:
             notes.append(
                 f"The generator cannot draw {one.word}: in {row['agreement']:.0%} of {row['n']} "
@@ -205,8 +215,8 @@ def _drawable(task: Task, pair: Pair, wanted: Sequence[Shared], notes: list[str]
             )
         elif row["word"] != one.word:
             notes.append(f"Drawn as “{row['word']}”: the generator does not know {one.word}.")
-    task.run.write_table("drawable", drawn)
-    return found
+    task.run.write_table("drawable", rows)
+    return known
 
 
 def shared_classes(pair: Pair, classes: Sequence[str]) -> tuple[list[Shared], list[str]]:

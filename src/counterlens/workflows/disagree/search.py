@@ -33,7 +33,7 @@ from counterlens.workflows._shared.generate import (
     reread,
     seed_of,
 )
-from counterlens.workflows._shared.session import Say
+from counterlens.workflows._shared.session import Log
 
 WAYS = ("first", "second")
 Pair = tuple[Classifier, Classifier]
@@ -53,6 +53,7 @@ class Task:
     """One call: with which generator and how, who judges, and who does the work.
 
     Args:
+        workers: on Ray; None computes here.
         logarithms: of confidences are raised and lowered, not the confidences themselves.
     """
 
@@ -63,8 +64,8 @@ class Task:
     count: int
     seed: int
     memory: str | None
-    say: Say
-    crew: Workers | None = None
+    log: Log
+    workers: Workers | None = None
     logarithms: bool = False
 
 
@@ -119,36 +120,37 @@ def search(
                 columns = (up, one.places[way], down, one.places[1 - way])
                 requests.append(Request(name, captions.prompt(one.word), start, columns))
                 classes.append(one)
-        task.say(f"{pair[way].name} up, {pair[1 - way].name} down: {len(requests)} images")
+        task.log(f"{pair[way].name} up, {pair[1 - way].name} down: {len(requests)} images")
         terms = logarithms if task.logarithms else differences
         job = Generation(
-            task.run, task.model, nets, terms, task.settings, task.memory, task.say, task.crew
+            task.run, task.model, nets, terms, task.settings, task.memory, task.log, task.workers
         )
-        made = optimise(job, requests)
-        rows += _rows(task, made, classes, way, pair)
+        images = optimise(job, requests)
+        rows += _rows(task, images, classes, way, pair)
     return rows
 
 
 def _rows(
-    task: Task, made: Sequence[Generated], classes: Sequence[Shared], way: int, pair: Pair
+    task: Task, images: Sequence[Generated], classes: Sequence[Shared], way: int, pair: Pair
 ) -> list[dict[str, Any]]:
     """Everything measured on the PNG files, read back from disk."""
-    x = reread(task.run, [one.image for one in made])
-    begin = reread(task.run, [one.start for one in made])
+    x = reread(task.run, [one.image for one in images])
+    begin = reread(task.run, [one.start for one in images])
     up, down = pair[way], pair[1 - way]
     ups = torch.tensor([one.places[way] for one in classes])
     downs = torch.tensor([one.places[1 - way] for one in classes])
     columns = {
-        "p_up": asked(up, x, ups), "p_down": asked(down, x, downs),
-        "start_p_up": asked(up, begin, ups), "start_p_down": asked(down, begin, downs),
+        "p_up": confidence_in(up, x, ups), "p_down": confidence_in(down, x, downs),
+        "start_p_up": confidence_in(up, begin, ups),
+        "start_p_down": confidence_in(down, begin, downs),
     }  # fmt: skip
     for name, other in disturbed(x).items():
-        columns[f"{name}.p_up"] = asked(up, other, ups)
-        columns[f"{name}.p_down"] = asked(down, other, downs)
+        columns[f"{name}.p_up"] = confidence_in(up, other, ups)
+        columns[f"{name}.p_down"] = confidence_in(down, other, downs)
     for judge in task.judges:
         places = torch.tensor([class_named(judge.classes, one.name) for one in classes])
         if (places >= 0).all():
-            columns[f"{judge.name}.p"] = asked(judge, x, places)
+            columns[f"{judge.name}.p"] = confidence_in(judge, x, places)
     good = succeeded(columns["p_up"], columns["p_down"])
     return [
         {
@@ -157,11 +159,11 @@ def _rows(
             "image": one.image, "start": one.start, "succeeded": bool(good[i]),
             **{key: round(values[i].item(), 6) for key, values in columns.items()},
         }
-        for i, one in enumerate(made)
+        for i, one in enumerate(images)
     ]  # fmt: skip
 
 
-def asked(net: Classifier, x: Images, places: torch.Tensor) -> Scores:
+def confidence_in(net: Classifier, x: Images, places: torch.Tensor) -> Scores:
     """A classifier's confidences in one class per image, after temperature."""
     parts = torch.split(seen(x, net.preprocess.size[0]), 64)
     probs = torch.cat([confidences(net, part) for part in parts])

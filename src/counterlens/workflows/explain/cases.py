@@ -23,6 +23,7 @@ from counterlens.workflows._shared.generate import SMALL, seed_of
 from counterlens.workflows._shared.generator import open_generator_for
 from counterlens.workflows._shared.pictures import Pictures
 from counterlens.workflows.explain.job import Editing
+from counterlens.workflows.explain.options import DiffusionOptions
 
 ROUNDS = 1
 """Further searches with a small generator: as many as two CPU cores make in four minutes."""
@@ -53,39 +54,27 @@ class Case:
     seed: int
 
 
-def open_editing(
-    generator: str | None,
-    classifier: Classifier,
-    *,
-    caption: Sequence[str] = (),
-    captioner: str | None = None,
-    mask: Sequence[str] = (),
-    steps: int = UVCE.chain.steps,
-    updates: int = UVCE.chain.updates,
-    rounds: int | None = None,
-    guidance: float = UVCE.chain.guidance,
-    reference: bool = False,
-    memory: str | None = None,
-) -> Editing:
+def open_editing(options: DiffusionOptions, classifier: Classifier) -> Editing:
     """Open the generator and what goes with it."""
+    updates, rounds, guidance = options.updates, options.rounds, options.guidance
     if updates < 0 or (rounds or 0) < 0 or not guidance >= 1:
         raise InputError(
             f"updates are {updates}, rounds {rounds or 0}, guidance is {guidance}; expected "
             "0 or more, 0 or more, and 1 or more."
         )
-    device = classifier.mean.device
-    model = open_generator_for([classifier], generator, half=False)
-    words = load_captioner(captioner, device=device) if captioner else None
+    device, captioner = classifier.mean.device, options.captioner
+    model = open_generator_for([classifier], options.generator, half=False)
+    phrases = load_captioner(captioner, device=device) if captioner else None
     if rounds is None:
         rounds = ROUNDS if model.side < SMALL and updates else UVCE.rounds
-    chain = replace(UVCE.chain, steps=steps, updates=updates, guidance=guidance)
-    settings = replace(UVCE, chain=chain, rounds=rounds, reference=reference)
-    segment = None
-    if any(name.startswith(SAM) for name in mask):
-        if len(mask) > 1:
-            raise InputError(f"{len(mask)} masks with {SAM} among them, expected it alone.")
-        segment, mask = load_segmenter(mask[0].removeprefix(SAM), device=device), ()
-    return Editing(model, settings, tuple(caption), words, tuple(mask), memory, segment)
+    chain = replace(UVCE.chain, steps=options.sampling_steps, updates=updates, guidance=guidance)
+    settings = replace(UVCE, chain=chain, rounds=rounds, reference=options.reference)
+    segment, masks = None, options.mask
+    if any(name.startswith(SAM) for name in masks):
+        if len(masks) > 1:
+            raise InputError(f"{len(masks)} masks with {SAM} among them, expected it alone.")
+        segment, masks = load_segmenter(masks[0].removeprefix(SAM), device=device), ()
+    return Editing(model, settings, options.caption, phrases, masks, options.memory, segment)
 
 
 def checked(

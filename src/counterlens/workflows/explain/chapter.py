@@ -23,12 +23,12 @@ from counterlens.images import ImageSet, fitting_size, prepare
 from counterlens.models import check_consent
 from counterlens.models.parts import head
 from counterlens.runs import Run, kept_logits, key_part
+from counterlens.workflows._shared.features import features_of
 from counterlens.workflows._shared.figures import save
 from counterlens.workflows._shared.pictures import Given
 from counterlens.workflows.compare.families import named
 from counterlens.workflows.explain.job import Job
 from counterlens.workflows.explain.maps import explain_maps
-from counterlens.workflows.quality.real import features_of
 
 FOLDER = "explained"
 NEAREST = 3
@@ -163,7 +163,7 @@ def nearest_images(job: Job, audit: Audit) -> list[str]:
     except InputError as error:
         return [f"No nearest images: {error}"]
     pool = open_set(audit.train)
-    job.say(f"nearest among {len(pool)} images: {audit.which}")
+    job.log(f"nearest among {len(pool)} images: {audit.which}")
     mine = normalize(features_of(job.classifier, job.pictures.x), dim=1)
     best = _closest(job.classifier, pool, mine, set(job.pictures.ids))
     rows = []

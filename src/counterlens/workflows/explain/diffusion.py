@@ -19,10 +19,10 @@ from counterlens import images
 from counterlens.ball import Seeds
 from counterlens.classifier import Classifier
 from counterlens.explanations.counterfactuals.masks import Mask
+from counterlens.explanations.counterfactuals.memory import plan_edits
 from counterlens.explanations.counterfactuals.points import PointSegmenter
 from counterlens.explanations.counterfactuals.uvce import (
     ERROR,
-    OFFLOAD_ABOVE,
     Change,
     Edit,
     EditSettings,
@@ -31,10 +31,7 @@ from counterlens.explanations.counterfactuals.uvce import (
     prepare,
     uvce,
 )
-from counterlens.generators.diffusion.ddim import repeated
-from counterlens.generators.diffusion.memory import room, steps_to_keep
 from counterlens.generators.diffusion.model import LatentDiffusion
-from counterlens.generators.diffusion.optimise import Inputs
 from counterlens.generators.diffusion.recompute import StoredSteps
 from counterlens.metrics.generation import psnr
 from counterlens.runs import Number, Run, read_json, write_json
@@ -48,8 +45,6 @@ from counterlens.workflows.explain.cases import Case, cases_of, places_of, read_
 from counterlens.workflows.explain.diffusion_numbers import tell
 from counterlens.workflows.explain.job import Editing, Job
 
-MOST = 128
-"""Cases at a time, at most."""
 WORDS = 12
 """Words whose attention is shown."""
 
@@ -72,7 +67,7 @@ def explain_diffusion(job: Job) -> dict[str, Number]:
     if notes:
         job.run.note(left_out=notes)
         for note in notes:
-            job.say(note)
+            job.log(note)
     rows = [
         [{**asdict(case), **read_json(path)} for path in paths]
         for case, paths in zip(cases, states, strict=True)
@@ -104,7 +99,7 @@ def _make_all(
         if not all(_state(job.run, case, g).exists() for g in range(len(guides)))
     ]  # fmt: skip
     if len(todo) < len(cases):
-        job.say(f"{len(cases) - len(todo)} of {len(cases)} cases were made before.")
+        job.log(f"{len(cases) - len(todo)} of {len(cases)} cases were made before.")
 
     def make(some: Sequence[int], stored: StoredSteps) -> None:
         part = [cases[i] for i in some]
@@ -114,60 +109,9 @@ def _make_all(
             _make(job, editing.model, settings, part, guide, g, wanted, ready, stored)
 
     in_parts(
-        todo, lambda: plan(editing.model, settings, len(todo), editing.memory, guides), make,
-        steps=settings.chain.steps, say=job.say, what="cases",
+        todo, lambda: plan_edits(editing.model, settings, len(todo), editing.memory, guides), make,
+        steps=settings.chain.steps, say=job.log, what="cases",
     )  # fmt: skip
-
-
-def plan(
-    model: LatentDiffusion,
-    settings: EditSettings,
-    count: int,
-    memory: str | None,
-    guides: Sequence[Classifier],
-) -> tuple[StoredSteps, int]:
-    """What to keep for the backward pass, and cases at a time, in a budget.
-
-    Guides come one after another, so that the one who takes most decides.
-    """
-    budget = room(memory, model.device)
-    chain = settings.chain
-    text = repeated(model.embed([""]), chain.steps)
-    z = torch.zeros(1, *model.shape, device=model.device)
-    maps = map_bytes(model, settings)
-    size = max(1, min(count, MOST, int(budget / (4 * maps + 1))))
-
-    def fit(count: int, guide: Classifier) -> tuple[StoredSteps, int]:
-        term = class_term(guide, torch.zeros(1, dtype=torch.long))
-        many = (part.expand(count, -1, -1, -1) for part in (z, text, text))
-        with frozen(guide):
-            return steps_to_keep(model, Inputs(*many), chain, budget - count * maps, [term])
-
-    least: int | None = None
-    for guide in guides:
-        stored, fewer = fit(size, guide)
-        if fewer < size:  # which have fewer maps, and leave more room
-            stored, fewer = fit(fewer, guide)
-        if stored is None or stored == "blocks":
-            return "blocks", 1
-        least, size = stored if least is None else min(least, stored), fewer
-    return least, size
-
-
-def map_bytes(model: LatentDiffusion, settings: EditSettings) -> int:
-    """What the attention maps of one image take beside the model; 0 where they are kept aside."""
-    if model.shape[1] > OFFLOAD_ABOVE:
-        return 0
-    chain = settings.chain
-    wanted = [chain.steps // 2, *(settings.count(share) for share in settings.inject)]
-    side, tokens = model.shape[1], int(model.tokenizer.model_max_length)
-    levels = len(model.unet.config.block_out_channels)  # type: ignore[union-attr, arg-type]
-    heads = model.unet.config.attention_head_dim  # type: ignore[union-attr]
-    most = max(heads) if isinstance(heads, list | tuple) else int(heads)  # type: ignore[arg-type]
-    layers = int(model.unet.config.layers_per_block)  # type: ignore[union-attr, arg-type]
-    places = sum((side // 2**k) ** 2 * (2 * layers + 1) for k in range(levels))
-    places += (side // 2 ** (levels - 1)) ** 2  # the middle
-    return int(4 * max(wanted) * most * tokens * places)
 
 
 def _prepared(
@@ -183,7 +127,7 @@ def _prepared(
     steps = settings.chain.steps
 
     def told(i: int, error: Scores) -> None:
-        job.say(f"  {bar(i + 1, steps)} inversion {i + 1} of {steps}")
+        job.log(f"  {bar(i + 1, steps)} inversion {i + 1} of {steps}")
 
     ready = prepare(
         editing.model, job.pictures.x[pictures], [first[i].source for i in pictures],
@@ -248,7 +192,7 @@ def _make(
     updates = settings.chain.updates
 
     def told(k: int, now: Iterate) -> None:
-        job.say(f"  {bar(k, updates)} {guide.name}: update {k} of {updates}, "
+        job.log(f"  {bar(k, updates)} {guide.name}: update {k} of {updates}, "
                 f"mean score {now.judged.mean().item():.3f}")  # fmt: skip
         shown = [x.detach().cpu() for x in now.points[:16]]
         images.write_png(job.run.path("images", "preview.png"), images.tile(shown, columns=8))

@@ -16,9 +16,11 @@ from counterlens.explanations.counterfactuals.evidence import (
     verdicts,
 )
 from counterlens.explanations.counterfactuals.pixel import Counterfactuals, confidences, size_of
+from counterlens.explanations.counterfactuals.targets import matched
 from counterlens.explanations.counterfactuals.uvce import class_term
 from counterlens.explanations.figure import Panel
 from counterlens.generators.diffusion.cutouts import seen
+from counterlens.generators.diffusion.memory import rows_at_a_time
 from counterlens.metrics.similarity import changed_pixels, smoothness
 from counterlens.runs import Number, atomic
 from counterlens.search import frozen
@@ -26,15 +28,15 @@ from counterlens.types import Images, Labels
 from counterlens.workflows._shared.figures import save_figure
 from counterlens.workflows._shared.generate import seed_of
 from counterlens.workflows.explain.job import Job
+from counterlens.workflows.explain.options import DvceOptions
 from counterlens.workflows.explain.pixel import FIGURES, mean_of, share_of, table_rows
-from counterlens.workflows.quality.methods import matched, rows_at_a_time
 
 SURE = 0.8
 
 
-def explain_dvce(job: Job) -> dict[str, Number]:
+def explain_dvce(job: Job, options: DvceOptions) -> dict[str, Number]:
     """One counterfactual of every picture and target; returns the run's numbers."""
-    found = _found(job)
+    found = _search(job, options)
     opinions = [
         opinion(judge, job.classifier.classes, job.pictures.x, found) for judge in job.judges
     ]
@@ -62,23 +64,23 @@ def explain_dvce(job: Job) -> dict[str, Number]:
     return out
 
 
-def _found(job: Job) -> Counterfactuals:
+def _search(job: Job, options: DvceOptions) -> Counterfactuals:
     """All counterfactuals, a batch at a time; a resumed run skips what it has."""
-    assert job.editing is not None
-    model, settings = job.editing.model, chain_of(job)
+    assert job.generator is not None
+    model, settings = job.generator, chain_of(options)
     image = torch.tensor([i for i, wanted in enumerate(job.targets) for _ in wanted])
     target = torch.tensor([t for wanted in job.targets for t in wanted])
     nets = [job.classifier] if job.robust is None else [job.classifier, job.robust]
     for net in nets:
         if net.channels != 3:
             raise InputError(f"{net.name} sees grey pictures; the generator draws in colour.")
-    size = job.batch or rows_at_a_time(model)
+    size = options.batch or rows_at_a_time(model)
     parts = []
     for at in range(0, len(image), size):
         path = job.run.path("state", f"dvce-{at}.pt")
         cut = slice(at, at + size)
         if not path.exists():
-            job.say(f"pictures {at + 1}–{at + len(image[cut])} of {len(image)}: "
+            job.log(f"pictures {at + 1}–{at + len(image[cut])} of {len(image)}: "
                     f"{settings.start} steps")  # fmt: skip
             made = _batch(job, nets, image[cut], target[cut], settings)
             with atomic(path) as file:
@@ -87,14 +89,15 @@ def _found(job: Job) -> Counterfactuals:
     return _measured(job, image, target, torch.cat(parts))
 
 
-def chain_of(job: Job) -> Settings:
-    """The paper's settings with the steps that were asked for, of which half are walked."""
-    return replace(guided.PAPER, steps=job.steps, start=max(1, job.steps // 2))
+def chain_of(options: DvceOptions) -> Settings:
+    """The paper's settings with so many steps, of which the second half is walked."""
+    steps = options.sampling_steps
+    return replace(guided.PAPER, steps=steps, start=max(1, steps // 2))
 
 
 def _batch(job: Job, nets: list[Any], image: Labels, target: Labels, settings: Settings) -> Images:
-    assert job.editing is not None
-    model, names = job.editing.model, job.classifier.classes
+    assert job.generator is not None
+    model, names = job.generator, job.classifier.classes
     terms = [class_term(net, matched(net, names, target)) for net in nets]
     seeds = torch.tensor(
         [
@@ -106,7 +109,7 @@ def _batch(job: Job, nets: list[Any], image: Labels, target: Labels, settings: S
 
     def told(i: int, images: Images) -> None:
         if i % 20 == 0:
-            job.say(f"  step {i} of {settings.start}")
+            job.log(f"  step {i} of {settings.start}")
 
     with frozen(nets[0]), frozen(nets[-1]):
         made = dvce(

@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from counterlens.ball import Norm
 from counterlens.classifier import Classifier
 from counterlens.explanations.counterfactuals.uvce import EditSettings
 from counterlens.generators.diffusion.model import LatentDiffusion
@@ -41,7 +40,18 @@ class Editing:
 
 @dataclass(frozen=True)
 class Job:
-    """One call of explain: who is asked, about what, and how."""
+    """One call of explain: which classifier is explained, on which pictures.
+
+    Args:
+        judges: other classifiers, which are shown what comes out.
+        probs: the classifier's confidences in each picture.
+        targets: of each picture, classes in the classifier's numbering.
+        log: takes lines of progress.
+        radii: of a search in pixel space; None: by the size of the picture.
+        editing: with diffusion: how a generator changes the pictures.
+        generator: with dvce.
+        robust: with dvce, a robust classifier that helps.
+    """
 
     run: Run
     classifier: Classifier
@@ -49,13 +59,11 @@ class Job:
     pictures: Pictures
     probs: Probs
     targets: list[list[int]]
-    norm: Norm
-    radii: tuple[float, ...] | None
-    steps: int
     seed: int
-    batch: int | None
-    say: Callable[[str], None]
+    log: Callable[[str], None]
+    radii: tuple[float, ...] | None = None
     editing: Editing | None = None
+    generator: LatentDiffusion | None = None
     robust: Classifier | None = None
 
     def label(self, i: int) -> str | None:

@@ -3,11 +3,12 @@
 import math
 from collections.abc import Sequence
 from dataclasses import fields
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 
+from counterlens.ball import Norm
 from counterlens.explanations.counterfactuals.evidence import (
     EVIDENCE,
     NOISE,
@@ -29,15 +30,16 @@ from counterlens.progress import doing
 from counterlens.runs import Number, atomic, key_part
 from counterlens.workflows._shared.figures import difference, save, save_figure
 from counterlens.workflows.explain.job import Job
+from counterlens.workflows.explain.options import PixelOptions
 
 SURE = 0.9
 FIGURES = 12
 """At most so many pictures get a figure, of at most so many targets; all are in the table."""
 
 
-def explain_pixel(job: Job) -> dict[str, Number]:
+def explain_pixel(job: Job, options: PixelOptions) -> dict[str, Number]:
     """Counterfactuals of every picture, target and radius; returns the run's numbers."""
-    found = search(job)
+    found = search(job, options)
     opinions = [
         opinion(judge, job.classifier.classes, job.pictures.x, found) for judge in job.judges
     ]
@@ -48,41 +50,43 @@ def explain_pixel(job: Job) -> dict[str, Number]:
     return numbers(found, opinions, words)
 
 
-def search(job: Job) -> Counterfactuals:
+def search(job: Job, options: PixelOptions) -> Counterfactuals:
     """All counterfactuals of a job, a few pictures at a time; a resumed run skips what it has."""
-    radii = job.radii or default_radii(job.norm, job.classifier.preprocess.size)
+    norm = cast(Norm, options.norm)
+    radii = job.radii or default_radii(norm, job.classifier.preprocess.size)
     per_picture = max(len(wanted) for wanted in job.targets) * len(radii)
     device = job.classifier.mean.device
-    rows_at_once = job.batch or (
+    rows_at_once = options.batch or (
         0 if device.type == "cpu" else rows_that_fit(job.pictures.x, device)
     )
     group = max(1, rows_at_once // per_picture)  # a processor takes one picture after the other
     count = len(job.pictures)
-    job.say(
-        f"{count} picture{'s' * (count > 1)}, {per_picture} counterfactuals each, {job.steps} steps"
+    job.log(
+        f"{count} picture{'s' * (count > 1)}, {per_picture} counterfactuals each, "
+        f"{options.steps} steps"
     )
     parts = []
     for at in range(0, len(job.pictures), group):
         doing("counterfactuals, pictures", at, count)
         path = job.run.path("state", f"pixel-{at}-{min(group, count - at)}.npz")
         if path.exists():
-            parts.append(_load(path.read_bytes(), job.norm))
+            parts.append(_load(path.read_bytes(), norm))
             continue
         part = counterfactuals(
             job.classifier,
             job.pictures.x[at : at + group],
             job.targets[at : at + group],
-            norm=job.norm,
+            norm=norm,
             radii=radii,
-            steps=job.steps,
+            steps=options.steps,
             seed=job.seed,
-            batch=job.batch,
+            batch=options.batch,
         )
         columns = {f.name: getattr(part, f.name) for f in fields(part) if f.name != "norm"}
         columns["image"] = part.image + at
         with atomic(path) as file, file.open("wb") as opened:
             np.savez(opened, **{name: value.numpy() for name, value in columns.items()})
-        parts.append(Counterfactuals(norm=job.norm, **columns))
+        parts.append(Counterfactuals(norm=norm, **columns))
     return join(parts)
 
 

@@ -5,278 +5,264 @@ edits. Writes a run whose report shows the pictures side by side. The worst mist
 become a chapter of its own report.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from fractions import Fraction
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-import torch
-
-from counterlens.ball import NORMS, Norm, check_radius
+from counterlens.ball import Norm, check_radius, parse_radius
 from counterlens.classifier import Classifier
 from counterlens.errors import InputError
-from counterlens.explanations.counterfactuals import dvce
-from counterlens.explanations.counterfactuals.pixel import (
-    STEPS,
-    confidences,
-    rows_that_fit,
-    temperature_of,
-)
+from counterlens.explanations.counterfactuals.pixel import STEPS, temperature_of
 from counterlens.explanations.counterfactuals.similar_classes import SIMILAR_CLASSES
 from counterlens.explanations.counterfactuals.targets import targets_of
-from counterlens.explanations.counterfactuals.uvce import UVCE
-from counterlens.generators.diffusion.cutouts import seen
-from counterlens.models.sources.objects import as_classifier
-from counterlens.models.weights import weights_hash
+from counterlens.generators.diffusion.model import LatentDiffusion
 from counterlens.report import render
-from counterlens.runs import Number, Run, key_part, new_folder
+from counterlens.runs import Number, Run, key_part
 from counterlens.types import Preprocess, Probs
+from counterlens.workflows._shared.generator import open_generator_for
 from counterlens.workflows._shared.objects import (
     headline,
+    load_all,
     model_given,
     pictures_given,
-    texts,
     words,
 )
-from counterlens.workflows._shared.pictures import Pictures, open_pictures
+from counterlens.workflows._shared.options import takes_by
+from counterlens.workflows._shared.pictures import Given, Pictures, confidences_of, open_pictures
 from counterlens.workflows._shared.result import Result
-from counterlens.workflows._shared.session import teller
+from counterlens.workflows._shared.session import facts, logger, running
 from counterlens.workflows.explain.cases import checked as checked_cases
 from counterlens.workflows.explain.cases import open_editing
 from counterlens.workflows.explain.chapter import WORST, Audit, add_chapter, radii_for
 from counterlens.workflows.explain.diffusion import explain_diffusion
 from counterlens.workflows.explain.dvce import explain_dvce
 from counterlens.workflows.explain.edits import explain_colour, explain_frame
-from counterlens.workflows.explain.job import Job
+from counterlens.workflows.explain.job import Editing, Job
 from counterlens.workflows.explain.maps import explain_maps
+from counterlens.workflows.explain.options import (
+    METHODS,
+    DiffusionOptions,
+    DvceOptions,
+    ExplainOptions,
+    PixelOptions,
+)
 from counterlens.workflows.explain.pixel import explain_pixel
 
-METHODS: Mapping[str, Callable[[Job], dict[str, Number]]] = {
+EXPLAIN: Mapping[str, Callable[[Job, Any], dict[str, Number]]] = {
     "pixel": explain_pixel,
-    "diffusion": explain_diffusion,
+    "diffusion": lambda job, _: explain_diffusion(job),
     "dvce": explain_dvce,
-    "cam": explain_maps,
-    "colour": explain_colour,
-    "frame": explain_frame,
+    "cam": lambda job, _: explain_maps(job),
+    "colour": lambda job, _: explain_colour(job),
+    "frame": lambda job, _: explain_frame(job),
 }
-GENERATED = ("diffusion", "dvce")
-QUICK_STEPS = 100
-"""Steps of a search among pixels unless told otherwise: a first look; the paper takes 500."""
 
 
-def explain(
-    model: object,
-    images: object = (),
-    *,
-    target: str | int | Sequence[str | int] = (),
-    judge: object = (),
-    method: str = "pixel",
-    radius: str | float | Sequence[str | float] = (),
-    norm: str = "l2",
-    steps: int | None = None,
-    generator: str | None = None,
-    caption: str | Sequence[str] = (),
-    captioner: str | None = None,
-    mask: str | Sequence[str] = (),
-    updates: int = UVCE.chain.updates,
-    rounds: int | None = None,
-    guidance: float = UVCE.chain.guidance,
-    reference: bool = False,
-    memory: str | None = None,
-    robust: object = None,
-    train: str | None = None,
-    worst: int | None = None,
-    limit: int | None = None,
-    batch: int | None = None,
-    out: Path | None = None,
-    resume: bool = False,
-    seed: int = 0,
-    device: str = "auto",
-    trust_remote_code: bool = False,
-    quiet: bool = False,
-) -> Result:
+@takes_by(METHODS, default="pixel")
+def explain(model: object, images: object = (), *, method: str, options: ExplainOptions) -> Result:
     """Explain what a model says of some pictures; the result shows itself in a notebook.
+
+    pixel       the picture in a ball of pixels of which the model is surest (RATIO)
+    diffusion   a generator changes what the picture shows, the background held (DiG-IN)
+    dvce        guided sampling from the noised picture, a robust model helping
+    cam         where the evidence for a class lies: Grad-CAM and HiResCAM
+    colour      hues, saturations, grey and channel orders: which change the answer?
+    frame       small shifts, scales and crops: which change the answer?
 
     Args:
         model: a spec, a Classifier or a torch module (see `as_classifier`), or the folder of an
-            audit, whose worst mistakes are explained.
+            audit, whose worst mistakes are explained. Without `out` the run then lies in that
+            folder and becomes a chapter of the audit's report.
         images: one or a list: files, Pillow images, arrays, tensors, (image, label), SPEC#ID,
             SPEC#NUMBER, SPEC#FROM:TO; or a whole SPEC or data set.
-        target: classes by name or number; true, predicted, near (near:head, near:wordnet),
-            all, random. Without one: near
-            for counterfactuals, predicted for maps, true and predicted for an audit's mistakes.
-        judge: further classifiers that say whether they see the target too.
-        radius: budgets; none: six, scaled to the size of the picture.
-        steps: of the search among pixels (100; the paper takes 500), or of the generator's chain
-            (20; with dvce 200, of which the second half is walked).
-        generator: with diffusion: a diffusers folder or hub id; None takes the shipped one.
-        caption, captioner: with diffusion: what the pictures show, or a model that says it; else
-            "a photograph of a CLASS".
-        mask: with diffusion: files, white on the thing; else by attention to its word.
-        updates, guidance, memory: with diffusion: of the search, of the text, and the budget.
-        rounds: with diffusion: further searches of pictures that are not 0.8 sure of the target;
-            None takes 1 below 128 pixels, and 0, the paper's, above.
-        reference: with diffusion: mix words as the paper's code does, faults included.
-        robust: with dvce: a robust classifier whose gradients help.
-        worst: with the folder of an audit: how many of its surest mistakes (8). Without `out` the
-            run lies in that folder and becomes a chapter of the audit's report.
-        train: with an audit: where the nearest images are sought; else its calibration images.
+        method: one of the above.
+
+    >>> import counterlens as cl
+    >>> result = cl.explain("zoo:cifar10-plain-small", "sample:cifar10#3", method="cam", quiet=True)
+    >>> [row["method"] for row in result.table("maps")]
+    ['grad-cam', 'hires-cam']
     """
-    usual = {"pixel": QUICK_STEPS, "diffusion": UVCE.chain.steps, "dvce": dvce.PAPER.steps}
-    steps = usual.get(method, STEPS) if steps is None else steps
-    radii, checked = _check(method, norm, texts(radius), steps)
-    model, wanted = model_given(model, device), pictures_given(images, limit, seed)
-    target, caption, mask = tuple(map(str, texts(target))), texts(caption), texts(mask)
-    robust = robust and model_given(robust, device)
-    helper = words(robust) if robust else None
-    judges = [model_given(one, device) for one in texts(judge)]
-    settings: dict[str, Any] = {
-        "model": words(model),
-        "images": [words(one) for one in wanted],
-        "target": list(target),
-        "judge": [words(one) for one in judges],
-        "method": method,
-        "radius": list(radii or ()),
-        "norm": norm,
-        "steps": steps,
-        **(
-            {
-                "generator": generator,
-                "caption": list(caption),
-                "captioner": captioner,
-                "mask": list(mask),
-                "updates": updates,
-                **({} if rounds is None else {"rounds": rounds}),
-                "guidance": guidance,
-                "reference": reference,
-            }
-            if method == "diffusion"
-            else {}
-        ),
-        **({"generator": generator, "robust": helper} if method == "dvce" else {}),
-        **({"train": train} if train else {}),
-        "worst": worst,
-        "limit": limit,
-        "seed": seed,
-    }
-    audit = None
-    if isinstance(model, str) and (Path(model) / "run.json").is_file():
-        audit = Audit.open(Path(model), train, trust=trust_remote_code)
-        model, wanted = audit.model, audit.worst(WORST if worst is None else worst)
-        target = target or ("true", "predicted")
-    elif worst is not None or train is not None:
-        raise InputError("--worst and --train need the folder of an audit in place of the model.")
-    helpers = [robust] if robust and method == "dvce" else []
-    nets = load_all([model, *judges, *helpers], device=device, trust_remote_code=trust_remote_code)
-    classifier, opened = nets[0], nets[: 1 + len(judges)]
-    for one in radii or ():
-        check_radius(
-            f"{one:g}", checked, one, classifier.channels * prod(classifier.preprocess.size)
-        )
-    if audit:
-        audit.check_data(classifier)
-    if audit and radii is None:
-        radii = radii_for(classifier, checked)
-    editing = None
-    if method in GENERATED:
-        editing = open_editing(
-            generator, classifier, caption=caption, captioner=captioner, mask=mask, steps=steps,
-            updates=updates, rounds=rounds, guidance=guidance, reference=reference, memory=memory,
-        )  # fmt: skip
-    fit = Preprocess((editing.model.side, editing.model.side)) if editing else None
-    pictures = open_pictures(wanted, classifier, limit=limit, seed=seed, preprocess=fit)
-    probs = ask(classifier, pictures)
-    target = target or (("near",) if method in ("pixel", *GENERATED) else ("predicted",))
-    targets = targets_of(
-        target, classifier.classes, probs, labels=pictures.labels, ids=pictures.ids, seed=seed,
-        similar_classes={w: SIMILAR_CLASSES[w](classifier) for w in target if w in SIMILAR_CLASSES},
+    radii = _check(options)
+    call = _open(model, images, options)
+    classifier = call.classifier
+    if isinstance(options, PixelOptions):
+        radii = _fitting(radii, options, call)
+    editing = open_editing(options, classifier) if isinstance(options, DiffusionOptions) else None
+    generator = _generator(options, classifier, editing)
+    pictures = open_pictures(
+        call.images, classifier, limit=options.limit, seed=options.seed,
+        preprocess=Preprocess((generator.side, generator.side)) if generator else None,
     )  # fmt: skip
-    if editing and method == "diffusion":
+    probs = confidences_of(classifier, pictures)
+    targets = _targets(call, pictures, probs, options, method)
+    if editing:
         editing = checked_cases(
-            editing, classifier, tuple(opened[1:]), pictures, probs, targets, seed=seed
+            editing, classifier, call.judges, pictures, probs, targets, seed=options.seed
         )
-    new = f"{key_part(classifier.name)}-{_short(pictures.ids)}"
-    folder = out or (audit.folder() if audit else new_folder("explain", new))
-    run = Run.create(folder, "explain", settings, resume=resume)
-    run.note(
-        model=headline(settings["model"], classifier),
-        data=_short(pictures.ids),
-        weights_hash=weights_hash(classifier),
-        temperature=temperature_of(classifier),
-        device=str(classifier.mean.device),
-        seed=seed,
-        **({"rounds": editing.settings.rounds} if editing and method == "diffusion" else {}),
-    )
-    job = Job(
-        run, classifier, tuple(opened[1:]), pictures, probs, targets,
-        norm=checked, radii=radii, steps=steps, seed=seed, batch=batch,
-        say=teller(quiet), editing=editing, robust=nets[-1] if helpers else None,
-    )  # fmt: skip
-    run.add_numbers(METHODS[method](job))
-    notes = [*pictures.notes, *(_explained(job) if method == "pixel" else ())]
-    if method == "pixel" and steps < STEPS:
-        notes.append(f"Quick search of {steps} steps. To refine it: --steps {STEPS}.")
-    if audit:
-        notes += add_chapter(audit, job, method)
-    run.write_table("notes", [{"note": note} for note in notes])
-    render(run)
-    run.finish()
-    if audit and out is None:
-        render(audit.run)  # with this as a chapter; nothing else of the audit is touched
-        job.say(f"a chapter of {audit.run.folder / 'report.html'}")
+    folder = call.audit.folder() if call.audit and not options.out else None
+    inputs = {"model": call.model, "images": call.named, "method": method}
+    name = f"{key_part(classifier.name)}-{_short(pictures.ids)}"
+    with running("explain", call.written, name=name, inputs=inputs, folder=folder) as run:
+        _note(run, call, pictures, editing)
+        job = Job(
+            run, classifier, call.judges, pictures, probs, targets, options.seed, logger(options),
+            radii=radii, editing=editing, generator=generator, robust=call.robust,
+        )  # fmt: skip
+        run.add_numbers(EXPLAIN[method](job, options))
+        notes = _notes(job, options)
+        if call.audit:
+            notes += add_chapter(call.audit, job, method)
+        run.write_table("notes", [{"note": note} for note in notes])
+    if call.audit and folder:
+        render(call.audit.run)  # with this as a chapter; nothing else of the audit is touched
+        job.log(f"a chapter of {call.audit.run.folder / 'report.html'}")
     return Result(run)
 
 
-def load_all(
-    specs: Sequence[object], *, device: str = "auto", trust_remote_code: bool = False
-) -> list[Classifier]:
-    """The classifiers of some specs and objects."""
-    return [as_classifier(one, device=device, trust_remote_code=trust_remote_code) for one in specs]
+@dataclass(frozen=True)
+class _Call:
+    """What one call of explain is about, opened.
 
-
-def ask(classifier: Classifier, pictures: Pictures) -> Probs:
-    """What a classifier says of each picture, after temperature."""
-    size = rows_that_fit(pictures.x, classifier.mean.device)
-    parts = torch.split(pictures.x, size)
-    if pictures.x.shape[2:] != classifier.preprocess.size:  # they are of a generator's size
-        parts = tuple(seen(part, classifier.preprocess.size[0]) for part in parts)
-    return torch.cat([confidences(classifier, part) for part in parts])
-
-
-def parse_radius(text: str | float) -> float:
-    """A budget: 1.5 or 8/255, above 0.
-
-    >>> parse_radius("1.5"), round(parse_radius("8/255"), 4)
-    (1.5, 0.0314)
+    Args:
+        model, named: what stands for the model and for the images in the manifest.
+        images: to be opened.
+        written: the options with specs in place of objects.
     """
-    try:
-        value = float(Fraction(text)) if isinstance(text, str) else float(text)
-    except (ValueError, ZeroDivisionError):
-        raise InputError(f"radius is {text!r}, expected a number such as 1.5 or 8/255.") from None
-    if not 0 < value < float("inf"):
-        raise InputError(f"radius is {text}, expected more than 0.")
-    return value
+
+    model: str
+    named: list[str]
+    classifier: Classifier
+    judges: tuple[Classifier, ...]
+    robust: Classifier | None
+    images: Sequence[Given]
+    audit: Audit | None
+    written: ExplainOptions
 
 
-def _check(
-    method: str, norm: str, radius: Sequence[str | float], steps: int
-) -> tuple[tuple[float, ...] | None, Norm]:
-    """Refuse what cannot work before anything is loaded."""
-    if method not in METHODS:
-        raise InputError(f"method is {method!r}, expected one of {', '.join(METHODS)}.")
-    if norm not in NORMS:
-        raise InputError(f"norm is {norm!r}, expected one of {', '.join(NORMS)}.")
-    if steps < 1:
-        raise InputError(f"steps are {steps}, expected 1 or more.")
-    radii = tuple(sorted({parse_radius(text) for text in radius})) or None
-    for text in radius:
-        check_radius(str(text), norm, parse_radius(text))
-    return radii, norm
+def _open(model: object, images: object, options: ExplainOptions) -> _Call:
+    """Load models; of an audit also its worst mistakes, in place of images."""
+    given: str | Classifier = model_given(model, options.device)
+    wanted = pictures_given(images, options.limit, options.seed)
+    named = [words(one) for one in wanted]
+    judges = [model_given(one, options.device) for one in getattr(options, "judge", ())]
+    helper = getattr(options, "robust", None)
+    robust = [] if helper is None else [model_given(helper, options.device)]
+    source, audit = words(given), None
+    if isinstance(given, str) and (Path(given) / "run.json").is_file():
+        if wanted:
+            raise InputError(
+                f"images came with {given}, a run folder, of which the worst mistakes are "
+                "explained. Leave the images out, or name a model."
+            )
+        audit = Audit.open(Path(given), options.train, trust=options.trust_remote_code)
+        given = audit.model
+        wanted = audit.worst(WORST if options.worst is None else options.worst)
+    elif options.worst is not None or options.train is not None:
+        raise InputError("--worst and --train need the folder of an audit in place of the model.")
+    nets = load_all(
+        [given, *judges, *robust],
+        device=options.device,
+        trust_remote_code=options.trust_remote_code,
+    )
+    if audit:
+        audit.check_data(nets[0])
+    return _Call(
+        source, named, nets[0], tuple(nets[1 : 1 + len(judges)]), nets[-1] if robust else None,
+        wanted, audit, _written(options, [words(one) for one in judges], map(words, robust)),
+    )  # fmt: skip
+
+
+def _written(
+    options: ExplainOptions, judges: Sequence[str], robust: Iterable[str]
+) -> ExplainOptions:
+    """The options as the manifest holds them: specs in place of objects, texts of numbers."""
+    changes: dict[str, Any] = {}
+    if hasattr(options, "judge"):
+        changes["judge"] = tuple(judges)
+    if hasattr(options, "robust"):
+        changes["robust"] = next(iter(robust), None)
+    for name in ("target", "radius"):
+        if hasattr(options, name):
+            changes[name] = tuple(str(one) for one in getattr(options, name))
+    return replace(options, **changes)
+
+
+def _check(options: ExplainOptions) -> tuple[float, ...] | None:
+    """Refuse what cannot work before anything is loaded; the radii of a search among pixels."""
+    for name in ("steps", "sampling_steps"):
+        count = getattr(options, name, 1)
+        if count < 1:
+            raise InputError(f"{name.replace('_', ' ')} are {count}, expected 1 or more.")
+    if not isinstance(options, PixelOptions):
+        return None
+    for given in options.radius:
+        check_radius(str(given), options.norm, parse_radius(given))
+    return tuple(sorted({parse_radius(given) for given in options.radius})) or None
+
+
+def _fitting(
+    radii: tuple[float, ...] | None, options: PixelOptions, call: _Call
+) -> tuple[float, ...] | None:
+    """The radii, none so large that every image lies within; of an audit two, if none is named."""
+    size = call.classifier.channels * prod(call.classifier.preprocess.size)
+    for radius in radii or ():
+        check_radius(f"{radius:g}", options.norm, radius, size)
+    if radii is None and call.audit:
+        return radii_for(call.classifier, cast(Norm, options.norm))
+    return radii
+
+
+def _generator(
+    options: ExplainOptions, classifier: Classifier, editing: Editing | None
+) -> LatentDiffusion | None:
+    """The generator that the method draws with, if it does."""
+    if editing:
+        return editing.model
+    if isinstance(options, DvceOptions):
+        return open_generator_for([classifier], options.generator, half=False)
+    return None
+
+
+def _targets(
+    call: _Call, pictures: Pictures, probs: Probs, options: ExplainOptions, method: str
+) -> list[list[int]]:
+    """The classes that each picture is explained for."""
+    target = tuple(str(one) for one in getattr(options, "target", ()))
+    counterfactual = method in ("pixel", "diffusion", "dvce")
+    usual = ("true", "predicted") if call.audit else ("near",) if counterfactual else ("predicted",)
+    target, classifier = target or usual, call.classifier
+    similar = {w: SIMILAR_CLASSES[w](classifier) for w in target if w in SIMILAR_CLASSES}
+    return targets_of(
+        target, classifier.classes, probs, labels=pictures.labels, ids=pictures.ids,
+        seed=options.seed, similar_classes=similar,
+    )  # fmt: skip
+
+
+def _note(run: Run, call: _Call, pictures: Pictures, editing: Editing | None) -> None:
+    """The manifest's facts."""
+    run.note(**facts(call.classifier, seed=call.written.seed))
+    run.note(
+        model=headline(call.model, call.classifier),
+        data=_short(pictures.ids),
+        temperature=temperature_of(call.classifier),
+        **({"rounds": editing.settings.rounds} if editing else {}),
+    )
+
+
+def _notes(job: Job, options: ExplainOptions) -> list[str]:
+    """Remarks for the report."""
+    notes = list(job.pictures.notes)
+    if isinstance(options, PixelOptions):
+        notes += _explained(job)
+        if options.steps < STEPS:
+            notes.append(f"Quick search of {options.steps} steps. To refine it: --steps {STEPS}.")
+    return notes
 
 
 def _explained(job: Job) -> list[str]:
-    """A sentence on targets that a reader could stumble over."""
+    """A sentence on targets that are the answer already."""
     same = [
         f"{job.classifier.classes[t]} ({name})"
         for name, wanted, row in zip(job.pictures.ids, job.targets, job.probs, strict=True)

@@ -9,12 +9,13 @@ from torch import Tensor
 
 from counterlens.classifier import Classifier
 from counterlens.data import open_set
+from counterlens.data.sources.objects import as_image_set
 from counterlens.errors import InputError
 from counterlens.explanations.features.directions import logits_of
 from counterlens.images import ImageSet, fitting_size
 from counterlens.label_spaces import match_classes
 from counterlens.types import Labels
-from counterlens.workflows._shared.session import Say
+from counterlens.workflows._shared.session import Log
 from counterlens.workflows.neurons.scan import activations, pixels
 
 PART = 128
@@ -48,18 +49,22 @@ class Known:
 
 
 def read_known(
-    classifier: Classifier, spec: str, *, limit: int | None, seed: int, say: Say
+    classifier: Classifier, data: object, *, limit: int | None, seed: int, log: Log
 ) -> Known:
     """Open a set and pass once over it."""
     size = fitting_size(classifier.preprocess)
-    images = open_set(spec, limit=limit, seed=seed, size=size, channels=classifier.channels)
+    images = (
+        open_set(data, limit=limit, seed=seed, size=size, channels=classifier.channels)
+        if isinstance(data, str)
+        else as_image_set(data, limit=limit, seed=seed)
+    )
     if not len(images):
         raise InputError(f"{images.name} holds no pictures.")
-    say(f"features of {len(images)} images of {images.name}")
+    log(f"features of {len(images)} images of {images.name}")
     n = len(images)
     parts = [range(at, min(at + PART, n)) for at in range(0, n, PART)]
-    found = torch.cat([activations(classifier, pixels(classifier, images, p)) for p in parts])
-    return Known(images, found, logits_of(classifier, found), labels_of(classifier, images))
+    phi = torch.cat([activations(classifier, pixels(classifier, images, p)) for p in parts])
+    return Known(images, phi, logits_of(classifier, phi), labels_of(classifier, images))
 
 
 def labels_of(classifier: Classifier, images: ImageSet) -> Labels:

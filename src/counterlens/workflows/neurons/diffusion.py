@@ -7,7 +7,8 @@ Differs: candidate words are the classes of the best real images and those the u
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,11 +17,13 @@ from torch import Tensor
 from counterlens.classifier import Classifier
 from counterlens.data.made import captions
 from counterlens.errors import InputError
+from counterlens.explanations.counterfactuals.targets import class_index
 from counterlens.explanations.figure import Panel
 from counterlens.generators.diffusion.model import LatentDiffusion
-from counterlens.generators.diffusion.optimise import Settings, Term, draw
+from counterlens.generators.diffusion.optimise import COUNTERFACTUAL, Settings, Term
+from counterlens.generators.diffusion.optimise import draw as draw_prompts
 from counterlens.metrics.intervals.closed_form import wilson
-from counterlens.models.captioner import Captioner
+from counterlens.models.captioner import Captioner, load_captioner
 from counterlens.models.parts import head
 from counterlens.objectives import entry
 from counterlens.runs import Number, Run, key_part
@@ -32,12 +35,18 @@ from counterlens.workflows._shared.generate import (
     Nets,
     Request,
     Workers,
+    changed,
     column,
+    fitting,
     optimise,
     reread,
     seed_of,
 )
-from counterlens.workflows._shared.session import Say
+from counterlens.workflows._shared.generator import open_generator_for
+from counterlens.workflows._shared.objects import load_all
+from counterlens.workflows._shared.session import Log
+from counterlens.workflows.neurons.job import Job, Rows, Work
+from counterlens.workflows.neurons.options import DrawOptions
 from counterlens.workflows.neurons.scan import (
     Scan,
     cross,
@@ -48,7 +57,7 @@ from counterlens.workflows.neurons.scan import (
     units_and_logits,
 )
 
-REAL, PROMPT, MADE = "best real image", "prompt only", "optimised"
+REAL, PROMPT, OPTIMISED = "best real image", "prompt only", "optimised"
 
 
 @dataclass(frozen=True)
@@ -65,13 +74,13 @@ class Drawing:
     classifier: Classifier
     model: LatentDiffusion
     units: tuple[int, ...]
-    data: str | None
+    data: object
     settings: Settings
     count: int
     seed: int
     memory: str | None
-    say: Say
-    crew: Workers | None = None
+    log: Log
+    workers: Workers | None = None
     similar: int = 0
     words: tuple[str, ...] = ()
     captioner: Captioner | None = None
@@ -95,6 +104,53 @@ class Drawing:
         return torch.nn.functional.one_hot(torch.tensor(unit - self.width), len(weight)).to(weight)
 
 
+def draw(job: Job, options: DrawOptions) -> Work:
+    """Pictures of units and logits by a generator, beside real images and prompts."""
+    net = job.classifier
+    listed = _listed(options.words) if options.words else ()
+    classes = [class_index(net.classes, str(name)) for name in options.logit]
+    model = open_generator_for([net], options.generator, half=False)
+
+    def opened() -> tuple[LatentDiffusion, list[Classifier]]:  # in a worker: its own device
+        mine = load_all(
+            [job.given], device=options.device, trust_remote_code=options.trust_remote_code
+        )
+        return open_generator_for(mine, options.generator, half=False), mine
+
+    gpus = float(model.device.type == "cuda")
+    workers = (
+        None if options.on == "here" else Workers(options.on, opened, options.ray_workers, gpus)
+    )
+    settings = changed(fitting(COUNTERFACTUAL, model), options.changes)
+    units = dict.fromkeys([*options.unit, *(head(net).in_features + k for k in classes)])
+    captioner = (
+        load_captioner(options.captioner, device=model.device) if options.captioner else None
+    )
+
+    def work(run: Run) -> tuple[Rows, dict[str, Number]]:
+        run.note(search=asdict(settings))
+        return draw_units(
+            Drawing(
+                run, net, model, tuple(units), options.data, settings, options.count, options.seed,
+                options.memory, job.log, workers, options.similar, listed, captioner,
+            )
+        )  # fmt: skip
+
+    return work
+
+
+def _listed(path: Path) -> tuple[str, ...]:
+    """Words of a file, one a line."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} cannot be read as a list of words: {error}.") from None
+    words = tuple(dict.fromkeys(line.strip() for line in lines if line.strip()))
+    if not words:
+        raise InputError(f"{path} holds no word, expected one a line.")
+    return words
+
+
 def neuron_term(classifier: Classifier, units: Sequence[int]) -> Term:
     """The activation of one penultimate unit, or one logit, per image.
 
@@ -115,18 +171,18 @@ def draw_units(job: Drawing) -> tuple[list[dict[str, Any]], dict[str, Number]]:
     wrong = [n for n in job.units if not 0 <= n < job.width + len(job.classifier.classes)]
     if wrong:
         raise InputError(f"no unit {wrong[0]}: {job.classifier.name} has 0 … {job.width - 1}.")
-    found = scan(job.classifier, job.data, job.say) if job.data else None
+    scanned = scan(job.classifier, job.data, job.log) if job.data is not None else None
     if job.similar:
         own = [unit for unit in job.units if unit < job.width]
-        alike = groups(job.classifier, found, own, job.similar)
+        alike = groups(job.classifier, scanned, own, job.similar)
         job.run.write_table("similar_units", alike)
-        together = dict.fromkeys(
+        every = dict.fromkeys(
             n for u in job.units for n in (u, *(r["other"] for r in alike if r["unit"] == u))
         )
-        job = replace(job, units=tuple(together))
-    real = _real(job, found) if found else {}
+        job = replace(job, units=tuple(every))
+    real = _real(job, scanned) if scanned else {}
     words = _words(job, real)
-    rows = [row for found in real.values() for row in found[:1]]
+    rows = [row for best in real.values() for row in best[:1]]
     requests = []
     for unit in job.units:
         word, images, values = words[unit]
@@ -142,27 +198,29 @@ def draw_units(job: Drawing) -> tuple[list[dict[str, Any]], dict[str, Number]]:
         ]  # fmt: skip
 
     generation = Generation(
-        job.run, job.model, (job.classifier,), own_units, job.settings, job.memory, job.say,
-        job.crew,
+        job.run, job.model, (job.classifier,), own_units, job.settings, job.memory, job.log,
+        job.workers,
     )  # fmt: skip
-    made = optimise(generation, requests)
-    x = reread(job.run, [one.image for one in made])
-    begin = reread(job.run, [one.start for one in made])
+    generated = optimise(generation, requests)
+    x = reread(job.run, [one.image for one in generated])
+    begin = reread(job.run, [one.start for one in generated])
     after, before = unit_values(job.classifier, x), unit_values(job.classifier, begin)
-    for i, one in enumerate(made):
+    for i, one in enumerate(generated):
         unit = one.request.columns[0]
-        row = _row(job, unit, MADE, one.image, after[i, unit].item(), before[i, unit].item())
+        row = _row(job, unit, OPTIMISED, one.image, after[i, unit].item(), before[i, unit].item())
         rows.append({**row, "word": words[unit][0], "original": one.start})
     _figure(job, rows)
     return rows, _numbers(job, rows, after)
 
 
-def _real(job: Drawing, found: Scan) -> dict[int, list[dict[str, Any]]]:
+def _real(job: Drawing, scanned: Scan) -> dict[int, list[dict[str, Any]]]:
     """The images of the data that drive each unit most."""
-    images, rows = found.images, {}
+    images, rows = scanned.images, {}
     for unit in job.units:
         stem = key_part(job.name(unit)).replace("_", "-")
-        pairs = list(zip(found.values[:, unit].tolist(), found.rows[:, unit].tolist(), strict=True))
+        pairs = list(
+            zip(scanned.values[:, unit].tolist(), scanned.rows[:, unit].tolist(), strict=True)
+        )
         rows[unit] = [
             {
                 **_row(job, unit, REAL,
@@ -186,23 +244,23 @@ def _words(
     wanted: dict[int, list[str]] = {}
     for unit in job.units:
         votes = torch.topk(job.weights(unit), min(3, len(job.classifier.classes))).indices.tolist()
-        told = [row.get(key) for row in real.get(unit, ()) for key in ("word", "caption")]
+        known = [row.get(key) for row in real.get(unit, ()) for key in ("word", "caption")]
         voted = [captions.word(job.classifier.classes[k]) for k in votes]
-        wanted[unit] = [*filter(None, told), *voted, *job.words]
+        wanted[unit] = [*filter(None, known), *voted, *job.words]
     pictures: dict[str, Images] = {}
     for word in dict.fromkeys(word for words in wanted.values() for word in words):
         seeds = torch.tensor([seed_of("draw", job.seed, word, i) for i in range(DRAWS)])
-        pictures[word] = draw(
+        pictures[word] = draw_prompts(
             job.model, [captions.prompt(word)] * DRAWS, seeds,
             guidance=job.settings.guidance, steps=job.settings.steps,
         ).cpu()  # fmt: skip
-    job.say(f"{len(pictures)} candidate words, {DRAWS} images each")
+    job.log(f"{len(pictures)} candidate words, {DRAWS} images each")
     values = {word: unit_values(job.classifier, x) for word, x in pictures.items()}
-    found = {}
+    chosen = {}
     for unit, words in wanted.items():
         best = max(words, key=lambda word: values[word][:, unit].mean().item())
-        found[unit] = (best, pictures[best], values[best][:, unit])
-    return found
+        chosen[unit] = (best, pictures[best], values[best][:, unit])
+    return chosen
 
 
 def _row(
@@ -221,20 +279,20 @@ def _row(
 
 def _numbers(job: Drawing, rows: Sequence[dict[str, Any]], after: Tensor) -> dict[str, Number]:
     """How many units the optimised images drive further than any real one, and how purely."""
-    made = {u: [r["activation"] for r in rows if r["how"] == MADE and r["unit"] == u]
+    drawn = {u: [r["activation"] for r in rows if r["how"] == OPTIMISED and r["unit"] == u]
             for u in job.units}  # fmt: skip
     own = after.view(len(job.units), job.count, -1).mean(1)
-    found = cross(job.run, {unit: job.name(unit) for unit in job.units}, own)
+    numbers = cross(job.run, {unit: job.name(unit) for unit in job.units}, own)
     for other in (REAL, PROMPT):
         top = {r["unit"]: r["activation"] for r in rows if r["how"] == other}
         if not top:
             continue
-        hits = sum(sum(made[u]) / job.count > top[u] for u in job.units)
+        hits = sum(sum(drawn[u]) / job.count > top[u] for u in job.units)
         low, high = wilson(hits, len(job.units))
-        told = f"units whose optimised images, mean of {job.count}, exceed the {other}"
+        protocol = f"units whose optimised images, mean of {job.count}, exceed the {other}"
         key = "neurons.beats_real" if other == REAL else "neurons.beats_prompt"
-        found[key] = Number(hits / len(job.units), len(job.units), low, high, told)
-    return found
+        numbers[key] = Number(hits / len(job.units), len(job.units), low, high, protocol)
+    return numbers
 
 
 def _figure(job: Drawing, rows: Sequence[dict[str, Any]]) -> None:
@@ -242,8 +300,8 @@ def _figure(job: Drawing, rows: Sequence[dict[str, Any]]) -> None:
     grid, sides = [], []
     for unit in job.units:
         part = [row for row in rows if row["unit"] == unit]
-        chosen = [row for row in part if row["how"] != MADE]
-        chosen += [row for row in part if row["how"] == MADE][:4]
+        chosen = [row for row in part if row["how"] != OPTIMISED]
+        chosen += [row for row in part if row["how"] == OPTIMISED][:4]
         x = [reread(job.run, [row["image"]])[0] for row in chosen]
         grid.append(
             [

@@ -9,7 +9,8 @@ Differs: cut-outs with noise, as the paper's text has it; its code asks about th
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,8 @@ import torch
 
 from counterlens.classifier import Classifier
 from counterlens.data.made import captions
+from counterlens.data.masks import object_of
+from counterlens.errors import InputError
 from counterlens.explanations.cam import feature_saliency, overlay
 from counterlens.explanations.counterfactuals.masks import resized
 from counterlens.explanations.counterfactuals.pixel import temperature_of
@@ -28,24 +31,32 @@ from counterlens.explanations.counterfactuals.uvce import (
     prepare,
     uvce,
 )
-from counterlens.explanations.features.directions import Direction
+from counterlens.explanations.features.directions import Direction, unit_direction
 from counterlens.explanations.figure import Panel
 from counterlens.generators.diffusion.cutouts import seen
 from counterlens.generators.diffusion.memory import room, steps_to_keep
 from counterlens.generators.diffusion.model import LatentDiffusion
 from counterlens.generators.diffusion.optimise import COUNTERFACTUAL, Term, begin
 from counterlens.generators.diffusion.recompute import StoredSteps
+from counterlens.images import prepare as prepare_image
+from counterlens.images import read
 from counterlens.metrics.intervals.closed_form import mean_interval
 from counterlens.models.parts import features
 from counterlens.runs import Number, Run
 from counterlens.search import frozen
 from counterlens.search.adam import Iterate
-from counterlens.types import Images, Labels, Probs, Scores
+from counterlens.types import Images, Labels, Preprocess, Probs, Scores
 from counterlens.workflows._shared.batches import in_parts
 from counterlens.workflows._shared.figures import save, save_figure
-from counterlens.workflows._shared.generate import reread, seed_of
-from counterlens.workflows._shared.pictures import Pictures
-from counterlens.workflows._shared.session import Say
+from counterlens.workflows._shared.generate import changed, reread, seed_of
+from counterlens.workflows._shared.generator import open_generator_for
+from counterlens.workflows._shared.objects import pictures_given
+from counterlens.workflows._shared.pictures import Pictures, open_pictures
+from counterlens.workflows._shared.session import Log
+from counterlens.workflows.neurons.data import read_known
+from counterlens.workflows.neurons.job import Job, Rows, Work
+from counterlens.workflows.neurons.npca import components
+from counterlens.workflows.neurons.options import CounterfactualOptions
 from counterlens.workflows.neurons.pixel import key
 
 WAYS = {"raised": 1.0, "lowered": -1.0}
@@ -70,20 +81,79 @@ class Editing:
 
     Args:
         pictures: of the generator's size.
-        things: the class of each picture, whose word is kept.
-        masks: of the thing, in place of those by attention.
+        objects: the class of each picture, whose word is held.
+        masks: of the object, in place of those by attention.
     """
 
     run: Run
     classifier: Classifier
     model: LatentDiffusion
     pictures: Pictures
-    things: Labels
+    objects: Labels
     masks: torch.Tensor | None
     settings: EditSettings
     seed: int
     memory: str | None
-    say: Say
+    log: Log
+
+
+def counterfactual(job: Job, options: CounterfactualOptions) -> Work:
+    """The features that the options name, raised and lowered on pictures by a generator."""
+    net = job.classifier
+    directions = [unit_direction(net, number) for number in dict.fromkeys(options.unit)]
+    job.check_head()
+    if options.npca:
+        known = read_known(net, options.data, limit=options.limit, seed=options.seed, log=job.log)
+        directions += [direction for _, direction in components(net, known, options.npca)]
+    model = open_generator_for([net], options.generator, half=False)
+    side = Preprocess((model.side, model.side))
+    given = pictures_given(options.image, options.limit, options.seed)
+    pictures = open_pictures(given, net, limit=options.limit, seed=options.seed, preprocess=side)
+    base = usual(model)
+    settings = replace(base, chain=changed(base.chain, options.changes))
+    masks = _masks(options.mask, pictures.ids, side)
+
+    def work(run: Run) -> tuple[Rows, dict[str, Number]]:
+        run.note(search=asdict(settings.chain), generator=model.name)
+        run.write_table("notes", [{"note": note} for note in pictures.notes])
+        editing = Editing(
+            run, net, model, pictures, _objects(net, pictures), masks, settings, options.seed,
+            options.memory, job.log,
+        )  # fmt: skip
+        return edit_directions(editing, directions)
+
+    return work
+
+
+def _objects(classifier: Classifier, pictures: Pictures) -> Labels:
+    """The class of each picture: its label where known, else the classifier's answer."""
+    labels = torch.tensor(pictures.labels)
+    if (labels >= 0).all():
+        return labels
+    with torch.no_grad():
+        small = seen(pictures.x, classifier.preprocess.size[0]).to(classifier.mean.device)
+        answers = [classifier(part).argmax(1).cpu() for part in torch.split(small, 64)]
+    return torch.where(labels < 0, torch.cat(answers), labels)
+
+
+def _masks(mask: Sequence[str], ids: Sequence[str], side: Preprocess) -> torch.Tensor | None:
+    """Masks of the pictures: a file of all or of each, or a folder of files by their names."""
+    if not mask or tuple(mask) == ("attention",):
+        return None
+    if len(mask) not in (1, len(ids)):
+        raise InputError(f"{len(mask)} masks for {len(ids)} pictures, expected 1 or {len(ids)}.")
+    fit = replace(side, interpolation="nearest")
+    masks = []
+    for name, given in zip(ids, mask if len(mask) > 1 else [mask[0]] * len(ids), strict=True):
+        path = Path(given)
+        path = path / f"{Path(name).stem}.png" if path.is_dir() else path
+        if not path.is_file():
+            raise InputError(
+                f"no mask {path} for {name}: expected a PNG file, or a folder of them."
+            )
+        white = object_of(read(path), border=True)[..., None].repeat(3, 2).astype("uint8") * 255
+        masks.append(torch.from_numpy(prepare_image(white, fit)[:1] >= 128).float())
+    return torch.stack(masks)
 
 
 def direction_term(classifier: Classifier, direction: Direction, weight: float, n: int) -> Term:
@@ -107,14 +177,14 @@ def edit_directions(
         in_parts(
             missing, lambda: _plan(job, directions, len(missing)),
             lambda rows, stored: _make(job, directions, rows, stored, names),
-            steps=job.settings.chain.steps, say=job.say, what="pictures",
+            steps=job.settings.chain.steps, say=job.log, what="pictures",
         )  # fmt: skip
     rows: list[dict[str, Any]] = []
     numbers: dict[str, Number] = {}
     for direction in directions:
-        found = _measure(job, direction, names)
-        rows += found
-        numbers |= _numbers(job, direction, found)
+        part = _measure(job, direction, names)
+        rows += part
+        numbers |= _numbers(job, direction, part)
     return rows, numbers
 
 
@@ -122,13 +192,13 @@ def measured(
     classifier: Classifier, direction: Direction, x: Images, target: Labels
 ) -> tuple[Scores, Probs]:
     """A direction's value and the confidence in each image's class, of whole images."""
-    warmth = temperature_of(classifier)
+    temperature = temperature_of(classifier)
     values, sure = [], []
     with torch.no_grad(), frozen(classifier):
         for part, y in zip(torch.split(x, MOST), torch.split(target, MOST), strict=True):
             small = seen(part.to(classifier.mean.device), classifier.preprocess.size[0])
             values.append(direction.values(features(classifier, small).float()).cpu())
-            probs = (classifier(small).float() / warmth).softmax(1).cpu()
+            probs = (classifier(small).float() / temperature).softmax(1).cpu()
             sure.append(probs.gather(1, y[:, None]))
     return torch.cat(values), torch.cat(sure)
 
@@ -149,11 +219,11 @@ def _make(
     names: Sequence[str],
 ) -> None:
     """Invert some pictures once, then change them for every feature and way."""
-    words = [captions.word(job.classifier.classes[int(job.things[i])]) for i in rows]
+    words = [captions.word(job.classifier.classes[int(job.objects[i])]) for i in rows]
     prompts = [captions.prompt(word) for word in words]
     x = job.pictures.x[list(rows)]
     masks = job.masks[list(rows)] if job.masks is not None else None
-    job.say(f"inverting {len(rows)} pictures")
+    job.log(f"inverting {len(rows)} pictures")
     ready = prepare(job.model, x, prompts, words, masks=masks, settings=job.settings)
     for b, i in enumerate(rows):
         save(job.run, f"{names[i]}-mask.png", ready.masks[b].cpu())
@@ -161,10 +231,10 @@ def _make(
     seeds = torch.tensor([seed_of("edit", job.seed, job.pictures.ids[i]) for i in rows])
     for direction in directions:
         for way, weight in WAYS.items():
-            job.say(f"{direction.name} {way} on {len(rows)} pictures")
-            made = _edit(job, ready, prompts, words, direction, weight, seeds, stored)
+            job.log(f"{direction.name} {way} on {len(rows)} pictures")
+            edited = _edit(job, ready, prompts, words, direction, weight, seeds, stored)
             for b, i in enumerate(rows):
-                save(job.run, _path(job.run, direction, way, names[i]).name, made[b].cpu())
+                save(job.run, _path(job.run, direction, way, names[i]).name, edited[b].cpu())
 
 
 def _edit(
@@ -173,15 +243,15 @@ def _edit(
 ) -> Images:  # fmt: skip
     updates = job.settings.chain.updates
 
-    def told(k: int, now: Iterate) -> None:
+    def report(k: int, now: Iterate) -> None:
         if k % 5 == 0 or k == updates:
-            job.say(f"  update {k} of {updates}: mean score {now.judged.mean().item():.3f}")
+            job.log(f"  update {k} of {updates}: mean score {now.judged.mean().item():.3f}")
 
     term = direction_term(job.classifier, direction, weight, len(prompts))
     changes = [Change(text, (word, word)) for text, word in zip(prompts, words, strict=True)]
     return uvce(
         job.model, ready, [term], changes, settings=job.settings,
-        seeds=seeds.to(job.model.device), stored=stored, callback=told,
+        seeds=seeds.to(job.model.device), stored=stored, callback=report,
     ).images  # fmt: skip
 
 
@@ -197,7 +267,7 @@ def _measure(job: Editing, direction: Direction, names: Sequence[str]) -> list[d
         files = [f"images/{_path(job.run, direction, way, name).name}" for name in names]
         images[way] = reread(job.run, files)
     for way, x in images.items():
-        arms[way] = (x, *measured(job.classifier, direction, x, job.things))
+        arms[way] = (x, *measured(job.classifier, direction, x, job.objects))
     rows, grid = [], []
     for i, name in enumerate(names):
         line = []
@@ -221,12 +291,14 @@ def _row(
     x, values, sure = arms[way]
     before, begun = arms["start"][1], arms["start"][2]
     small = seen(x[i : i + 1].to(job.classifier.mean.device), job.classifier.preprocess.size[0])
-    heat = feature_saliency(job.classifier, small, direction.weight)
-    mapped = overlay(x[i : i + 1], resized(heat[:, None], (x.shape[2], x.shape[3]))[:, 0].cpu())[0]
+    saliency = feature_saliency(job.classifier, small, direction.weight)
+    mapped = overlay(
+        x[i : i + 1], resized(saliency[:, None], (x.shape[2], x.shape[3]))[:, 0].cpu()
+    )[0]
     file = _path(job.run, direction, way, name).name
     return {
         "kind": direction.kind, "unit": direction.number, "name": direction.name, "how": way,
-        "id": job.pictures.ids[i], "class": job.classifier.classes[int(job.things[i])],
+        "id": job.pictures.ids[i], "class": job.classifier.classes[int(job.objects[i])],
         "original": save(job.run, f"{name}.png", job.pictures.x[i]),
         "image": f"images/{file}",
         "map": save(job.run, file.removesuffix(".png") + "-map.png", mapped),
@@ -242,12 +314,12 @@ def _numbers(
     """Means of value and confidence: as it is, raised, lowered."""
     start = f"feature.{key(direction)}"
     cuts = job.settings.chain.cuts
-    told = (
+    protocol = (
         f"{len(job.pictures)} pictures, changes of the object penalised, "
         f"generator {job.model.name}, {job.settings.chain.updates} updates, "
         f"{cuts or 'no'} cut-outs; BCa bootstrap"
     )
-    found: dict[str, Number] = {}
+    numbers: dict[str, Number] = {}
     unbounded = (-np.inf, np.inf)
     for way in ("start", *WAYS):
         part = [row for row in rows if row["how"] == (way if way != "start" else "raised")]
@@ -258,5 +330,7 @@ def _numbers(
         ):  # fmt: skip
             values = np.array([row[name] for row in part], dtype=np.float64)
             low, high = mean_interval(values, bounds) if len(values) > 1 else (None, None)
-            found[f"{start}.{metric}"] = Number(float(values.mean()), len(values), low, high, told)
-    return found
+            numbers[f"{start}.{metric}"] = Number(
+                float(values.mean()), len(values), low, high, protocol
+            )
+    return numbers

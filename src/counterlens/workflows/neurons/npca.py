@@ -24,9 +24,13 @@ from counterlens.metrics.intervals.closed_form import wilson
 from counterlens.models.parts import head
 from counterlens.runs import Number, Run
 from counterlens.workflows._shared.figures import save, save_figure
-from counterlens.workflows._shared.session import Say
-from counterlens.workflows.neurons.data import Known
-from counterlens.workflows.neurons.pixel import key
+from counterlens.workflows._shared.objects import pictures_given
+from counterlens.workflows._shared.pictures import open_pictures
+from counterlens.workflows._shared.session import Log
+from counterlens.workflows.neurons.data import Known, read_known
+from counterlens.workflows.neurons.job import Job, Rows, Work
+from counterlens.workflows.neurons.options import ComponentOptions
+from counterlens.workflows.neurons.pixel import key, on_pictures
 from counterlens.workflows.neurons.scan import pixels
 
 FIRST = 4
@@ -36,12 +40,30 @@ MANY = 50
 ACTIVE, FOREIGN = "most activating images", "most activating images of other classes"
 
 
+def npca(job: Job, options: ComponentOptions) -> Work:
+    """Components on the data; or, where pictures are given, raised on these in pixel space."""
+    net = job.classifier
+    job.check_head()
+    known = read_known(net, options.data, limit=options.limit, seed=options.seed, log=job.log)
+    chosen = components(net, known, options.npca)
+    given = pictures_given(options.image, options.limit, options.seed)
+    pictures = open_pictures(given, net, limit=options.limit, seed=options.seed) if given else None
+
+    def work(run: Run) -> tuple[Rows, dict[str, Number]]:
+        run.note(data=known.images.name)
+        if pictures is None:
+            return show_components(run, net, known, chosen, job.log)
+        return on_pictures(run, job, pictures, [direction for _, direction in chosen]), {}
+
+    return work
+
+
 def components(
-    classifier: Classifier, known: Known, asked: Sequence[str], *, first: int = FIRST
+    classifier: Classifier, known: Known, names: Sequence[str], *, first: int = FIRST
 ) -> list[tuple[NeuralPCA, Direction]]:
     """CLASS:COMPONENT, or CLASS for its first components, or all for those of every class."""
     wanted: dict[int, list[int | None]] = {}
-    for text in asked:
+    for text in names:
         if text == "all":
             for target in sorted(set(known.labels[known.labels >= 0].tolist())):
                 if int((known.labels == target).sum()) >= 2:
@@ -51,7 +73,7 @@ def components(
         wanted.setdefault(class_index(classifier.classes, name), []).append(number)
     if not wanted:
         raise InputError(f"{known.images.name} has no labelled class that the model knows.")
-    found = []
+    chosen = []
     for target, numbers in wanted.items():
         name = classifier.classes[target]
         here = known.labels == target
@@ -62,9 +84,9 @@ def components(
             )
         pca = neural_pca(head(classifier), known.features[here], target)
         most = min(first, len(pca.weight))
-        chosen = [n for number in numbers for n in (range(most) if number is None else (number,))]
-        found += [(pca, pca.direction(n, name)) for n in dict.fromkeys(chosen)]
-    return found
+        these = [n for number in numbers for n in (range(most) if number is None else (number,))]
+        chosen += [(pca, pca.direction(n, name)) for n in dict.fromkeys(these)]
+    return chosen
 
 
 def parse(text: str) -> tuple[str, int | None]:
@@ -85,15 +107,15 @@ def show_components(
     run: Run,
     classifier: Classifier,
     known: Known,
-    found: Sequence[tuple[NeuralPCA, Direction]],
-    say: Say,
+    chosen: Sequence[tuple[NeuralPCA, Direction]],
+    log: Log,
 ) -> tuple[list[dict[str, Any]], dict[str, Number]]:
     """Rows of pictures and numbers; the table of contributions goes to the run."""
     rows: list[dict[str, Any]] = []
     numbers: dict[str, Number] = {}
     table = []
-    for pca, direction in found:
-        say(direction.name)
+    for pca, direction in chosen:
+        log(direction.name)
         table.append(_contribution(classifier, known, pca, direction))
         own = known.labels == pca.target
         rows += show_top(run, classifier, known, direction, own, ACTIVE)
@@ -168,7 +190,7 @@ def _harm(
     places = torch.nonzero(other).flatten()
     first = places[torch.argsort(values[places], descending=True, stable=True)[:MANY]]
     numbers = {}
-    for metric, hits, count, told in (
+    for metric, hits, count, protocol in (
         ("taken", int(taken.sum()), n, f"images of other classes whose answer is {name}"),
         ("driven", int(pushed.sum()), n,
          f"the same, and the answer changes with the component at its usual value "
@@ -178,7 +200,7 @@ def _harm(
          f"answer is {name}"),
     ):  # fmt: skip
         low, high = wilson(hits, count)
-        numbers[f"{start}.{metric}"] = Number(hits / count, count, low, high, told)
+        numbers[f"{start}.{metric}"] = Number(hits / count, count, low, high, protocol)
     extra = {
         i: {"taken": bool(taken[i]), "driven": bool(pushed[i]),
             "label": classifier.classes[int(known.labels[i])]}

@@ -2,7 +2,7 @@
 
 Given masks are the best. A generator's attention to the class word knows nothing of the classifier.
 The classifier's own class map is a last resort: a model that looks at the background marks the
-background as the object, so with it only features that differ from the class's own are found.
+background as the object, so with it only features that differ from the class's own are detected.
 """
 
 from collections.abc import Callable
@@ -14,14 +14,20 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from counterlens import images as pictures
+from counterlens.ball import mix
 from counterlens.classifier import Classifier
+from counterlens.data.made import captions
 from counterlens.data.masks import ReadMask, open_masks, own_masks
 from counterlens.errors import InputError
 from counterlens.explanations.cam import class_cam
+from counterlens.explanations.counterfactuals.attention_masks import attention_masks
+from counterlens.explanations.counterfactuals.masks import resized
+from counterlens.generators.diffusion.cutouts import seen
+from counterlens.generators.diffusion.model import LatentDiffusion
 from counterlens.metrics.saliency import Mask
 from counterlens.runs import user_path
 from counterlens.types import Images, Labels
-from counterlens.workflows._shared.session import Say
+from counterlens.workflows._shared.session import Log
 from counterlens.workflows.neurons.data import Known
 from counterlens.workflows.neurons.scan import pixels
 
@@ -39,25 +45,25 @@ class Masks:
     Args:
         masks: one per picture.
         usable: which show an object and a background.
-        told: how they were made, for the reader.
+        origin: how they were made, for the reader.
         independent: of the classifier that is looked into.
     """
 
     masks: Mask
     usable: Bool[Tensor, "n"]
-    told: str
+    origin: str
     independent: bool = True
 
 
 def find_masks(
     classifier: Classifier,
     known: Known,
-    data: str,
+    data: object,
     spec: str | None,
     *,
     attention: Callable[[], Find],
     generator: bool,
-    say: Say,
+    log: Log,
 ) -> Masks:
     """Masks as asked for; without a spec the best there are.
 
@@ -67,36 +73,51 @@ def find_masks(
         attention: opens the generator.
         generator: whether one was named, or the shipped one fits the classifier.
     """
-    own = own_masks(data, known.images, border=True) if spec is None else None
+    source = data if isinstance(data, str) else "data"
+    own = own_masks(source, known.images, border=True) if spec is None else None
     if spec is None and own is None:
         spec = "attention" if generator else "cam"
     if own is not None:
-        found, told = _given(classifier, known, own[1]), f"the set's own (key:{own[0]})"
+        masks, origin = _given(classifier, known, own[1]), f"the set's own (key:{own[0]})"
     elif spec == "attention":
-        found = _made(classifier, known, attention(), say)
-        told = "a generator's attention to the class word"
+        masks = _computed(classifier, known, attention(), log)
+        origin = "a generator's attention to the class word"
     elif spec == "cam":
-        found = _made(classifier, known, lambda x, y: _class_map(classifier, x, y), say)
-        told = "the classifier's own class map above half its maximum: no independent mask"
+        masks = _computed(classifier, known, lambda x, y: _class_map(classifier, x, y), log)
+        origin = "the classifier's own class map above half its maximum: no independent mask"
     elif spec is not None and not (spec.startswith("key:") or user_path(spec).is_dir()):
         raise InputError(
             f"masks are {spec!r}, expected a folder of pictures, key:NAME, attention or cam."
         )
     else:
         assert spec is not None
-        found, told = (
-            _given(classifier, known, open_masks(spec, data, known.images, border=True)),
+        masks, origin = (
+            _given(classifier, known, open_masks(spec, source, known.images, border=True)),
             spec,
         )
-    area = found.flatten(1).float().mean(1)
+    area = masks.flatten(1).float().mean(1)
     usable = (area >= LEAST) & (area <= MOST)
-    say(f"masks: {told}; {int(usable.sum())} of {len(found)} show an object and a background")
+    log(f"masks: {origin}; {int(usable.sum())} of {len(masks)} show an object and a background")
     if not usable.any():
         raise InputError(
-            f"none of the {len(found)} masks ({told}) shows an object and a background: all are "
-            "missing, empty or full. Check --masks."
+            f"none of the {len(masks)} masks ({origin}) shows an object and a background: all are "
+            "missing, empty or full. Check --mask."
         )
-    return Masks(found, usable, told, independent=spec != "cam")
+    return Masks(masks, usable, origin, independent=spec != "cam")
+
+
+def by_attention(model: LatentDiffusion, classifier: Classifier, seed: int) -> Find:
+    """Masks by a generator's attention to the word of each image's class."""
+
+    def find(x: Images, classes: Labels) -> torch.Tensor:
+        words = [captions.word(classifier.classes[int(k)]) for k in classes]
+        prompts = [captions.prompt(word) for word in words]
+        seeds = mix(torch.arange(len(x)), seed)
+        small = seen(x.to(model.device), model.side)
+        soft = attention_masks(model, small, prompts, words, seeds=seeds)
+        return resized(soft, classifier.preprocess.size)[:, 0] > 0.5
+
+    return find
 
 
 def _given(classifier: Classifier, known: Known, read: ReadMask) -> Mask:
@@ -124,14 +145,14 @@ def _same_shape(picture: tuple[int, ...], mask: tuple[int, ...], name: str) -> N
         )
 
 
-def _made(classifier: Classifier, known: Known, find: Find, say: Say) -> Mask:
+def _computed(classifier: Classifier, known: Known, find: Find, log: Log) -> Mask:
     parts = []
     for at in range(0, len(known.images), PART):
         rows = range(at, min(at + PART, len(known.images)))
         x = pixels(classifier, known.images, rows)
         parts.append(find(x, known.classes[at : at + PART]).cpu())
         if at and at % (8 * PART) == 0:
-            say(f"  masks of {at} of {len(known.images)}")
+            log(f"  masks of {at} of {len(known.images)}")
     return torch.cat(parts)
 
 

@@ -1,5 +1,5 @@
-"""All units over a data set in one pass: the images that drive each most, and which units go
-together.
+"""All units over a data set in one pass: the images that drive each most, and which units are
+correlated.
 
 Paper: Augustin, Neuhaus, Hein 2024 (digin2024), Figures 9 and 30, for groups of similar units.
 Differs: the paper picks its groups by eye; here similar means correlated over the data.
@@ -17,6 +17,7 @@ from torch.nn.functional import normalize
 
 from counterlens.classifier import Classifier
 from counterlens.data import open_set
+from counterlens.data.sources.objects import as_image_set
 from counterlens.errors import InputError
 from counterlens.explanations.figure import canvas
 from counterlens.generators.diffusion.cutouts import seen
@@ -27,7 +28,7 @@ from counterlens.objectives import Table
 from counterlens.runs import Number, Run, atomic
 from counterlens.search import frozen
 from counterlens.types import Images
-from counterlens.workflows._shared.session import Say
+from counterlens.workflows._shared.session import Log
 
 TOP = 5
 PART = 256
@@ -49,10 +50,10 @@ class Scan:
     alike: Float[Tensor, "d d"]
 
 
-def scan(classifier: Classifier, data: str, say: Say) -> Scan:
-    """One pass over a data set; what is kept does not grow with it."""
-    images = open_set(data)
-    say(f"activations on {len(images)} images of {images.name}")
+def scan(classifier: Classifier, data: object, log: Log) -> Scan:
+    """One pass over a data set; what is stored does not grow with it."""
+    images = open_set(data) if isinstance(data, str) else as_image_set(data)
+    log(f"activations on {len(images)} images of {images.name}")
     width = head(classifier).in_features + len(classifier.classes)
     values = torch.full((0, width), 0.0)
     rows = torch.zeros(0, width, dtype=torch.long)
@@ -109,7 +110,7 @@ def pixels(classifier: Classifier, images: ImageSet, rows: Sequence[int]) -> Ima
 
 
 def groups(
-    classifier: Classifier, found: Scan | None, units: Sequence[int], count: int
+    classifier: Classifier, seen_on: Scan | None, units: Sequence[int], count: int
 ) -> list[dict[str, Any]]:
     """For each unit so many others that go with it, the most alike first.
 
@@ -117,7 +118,7 @@ def groups(
     """
     weight = normalize(head(classifier).weight.float().cpu(), dim=0)
     width = weight.shape[1]
-    alike = found.alike[:width, :width] if found else weight.T @ weight
+    alike = seen_on.alike[:width, :width] if seen_on else weight.T @ weight
     if count >= len(alike):
         raise InputError(f"{count} similar units were asked for; there are {len(alike) - 1}.")
     rows = []
@@ -152,12 +153,12 @@ def cross(run: Run, units: Mapping[int, str], own: Float[Tensor, "u d"]) -> dict
         "neurons.own_first": int((table.diagonal() > others.amax(1)).sum()),
         "neurons.images_first": int((table.diagonal() > others.amax(0)).sum()),
     }
-    told = {
+    protocols = {
         "neurons.own_first": "units whose own images drive them further than any other unit shown",
         "neurons.images_first": "units that no other unit's images drive as far as their own do",
     }
     return {
-        key: Number(hits / len(units), len(units), *wilson(hits, len(units)), told[key])
+        key: Number(hits / len(units), len(units), *wilson(hits, len(units)), protocols[key])
         for key, hits in counts.items()
     }
 

@@ -17,6 +17,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from counterlens import zoo
 from counterlens.classifier import Classifier
 from counterlens.errors import InputError
 from counterlens.explanations.cam import feature_maps, feature_saliency, overlay
@@ -28,9 +29,13 @@ from counterlens.models.parts import CamLayer, cam_layer, head
 from counterlens.runs import Number, Run
 from counterlens.types import Images
 from counterlens.workflows._shared.figures import save, save_figure
-from counterlens.workflows._shared.session import Say
-from counterlens.workflows.neurons.data import Known
-from counterlens.workflows.neurons.object_masks import Masks
+from counterlens.workflows._shared.generator import misfit, open_generator_for
+from counterlens.workflows._shared.session import Log
+from counterlens.workflows.neurons.data import Known, read_known
+from counterlens.workflows.neurons.job import Job, Rows, Work
+from counterlens.workflows.neurons.npca import components
+from counterlens.workflows.neurons.object_masks import Find, Masks, by_attention, find_masks
+from counterlens.workflows.neurons.options import SpuriousOptions
 from counterlens.workflows.neurons.pixel import key
 from counterlens.workflows.neurons.scan import pixels
 
@@ -39,13 +44,13 @@ FEWEST, SHARE = 8, 0.25
 """A feature is judged on the images of its class that drive it most: a quarter, at least eight."""
 FINE = 7
 """Rows and columns of the maps, where the network has such a layer: on a 4 × 4 grid every place
-sees most of a 32-pixel picture, and no map can tell the thing from what is around it."""
+sees most of a 32-pixel picture, and no map can tell the object from what is around it."""
 SHOWN, PICTURES = 8, 4
 PART = 64
 
 
 @dataclass(frozen=True)
-class Asked:
+class Candidate:
     """One feature and the images it is judged on, those that drive it most first."""
 
     direction: Direction
@@ -58,28 +63,90 @@ class Asked:
 class Judged:
     """One row of the table."""
 
-    asked: Asked
+    candidate: Candidate
     place: Place
     verdict: str
 
 
-def features_of_classes(classifier: Classifier, known: Known, masks: Masks) -> list[Asked]:
+def spurious(job: Job, options: SpuriousOptions) -> Work:
+    """The features that the options name, or those that speak for each class, ranked."""
+    net, log = job.classifier, job.log
+    if len(options.mask) > 1:
+        raise InputError(f"{len(options.mask)} masks came, expected one source of all masks.")
+    units = [unit_direction(net, number) for number in dict.fromkeys(options.unit)]
+    job.check_head()
+    known = read_known(net, options.data, limit=options.limit, seed=options.seed, log=log)
+
+    def attention() -> Find:
+        model = open_generator_for([net], options.generator, half=False)
+        return by_attention(model, net, options.seed)
+
+    def work(run: Run) -> tuple[Rows, dict[str, Number]]:
+        fits = bool(zoo.generators()) and not misfit(net)
+        masks = find_masks(
+            net, known, options.data, options.mask[0] if options.mask else None,
+            attention=attention, generator=options.generator is not None or fits, log=log,
+        )  # fmt: skip
+        run.note(data=known.images.name, masks=masks.origin)
+        chosen = _chosen(job, options, known, masks, units)
+        log(f"maps of {len(chosen)} features")
+        judged = judge(
+            net, chosen, masks, lambda rows: pixels(net, known.images, rows), log=log,
+            seed=options.seed,
+        )  # fmt: skip
+        run.write_table("notes", [{"note": note} for note in _notes(known, masks)])
+        return [], write_spurious(run, net, known, masks, judged, log)
+
+    return work
+
+
+def _chosen(
+    job: Job, options: SpuriousOptions, known: Known, masks: Masks, units: Sequence[Direction]
+) -> list[Candidate]:
+    """The features to rank, each with the images that it is judged on."""
+    if not (units or options.npca):
+        return features_of_classes(job.classifier, known, masks)
+    named = [candidate(direction, None, known, masks) for direction in units]
+    if options.npca:
+        parts = components(job.classifier, known, options.npca)
+        named += [candidate(direction, pca.target, known, masks) for pca, direction in parts]
+    chosen = [one for one in named if one is not None]
+    if not chosen:
+        raise InputError(f"fewer than {FEWEST} images have a usable mask. Give more --data.")
+    return chosen
+
+
+def _notes(known: Known, masks: Masks) -> list[str]:
+    """Remarks on the masks for the report."""
+    left = int((~masks.usable).sum())
+    notes = [] if masks.independent else [f"Masks: {masks.origin}."]
+    if left:
+        notes.append(
+            f"{left} of {len(known.images)} images were left out: no mask, an empty one, "
+            "or one that fills the picture."
+        )
+    return notes
+
+
+def features_of_classes(classifier: Classifier, known: Known, masks: Masks) -> list[Candidate]:
     """The units that speak for each class most."""
-    found = []
+    candidates = []
     for target in sorted(set(known.classes[masks.usable].tolist())):
         here = known.classes == target
         for number in strongest_units(classifier, known.features[here], target, PER_CLASS):
-            one = ask(unit_direction(classifier, number), target, known, masks)
-            found += [one] if one else []
-    if not found:
+            one = candidate(unit_direction(classifier, number), target, known, masks)
+            candidates += [one] if one else []
+    if not candidates:
         raise InputError(
             f"no class has {FEWEST} images with a usable mask. Give more --data, or units by "
             "--unit NUMBER, which are judged over all images."
         )
-    return found
+    return candidates
 
 
-def ask(direction: Direction, target: int | None, known: Known, masks: Masks) -> Asked | None:
+def candidate(
+    direction: Direction, target: int | None, known: Known, masks: Masks
+) -> Candidate | None:
     """A feature with the images that drive it most; None where there are too few.
 
     Args:
@@ -93,39 +160,39 @@ def ask(direction: Direction, target: int | None, known: Known, masks: Masks) ->
     count = max(FEWEST, int(SHARE * len(rows)))
     order = torch.argsort(values, descending=True, stable=True)[:count]
     chosen = tuple(rows[order].tolist())
-    return Asked(direction, target, chosen, values[order].mean().item())
+    return Candidate(direction, target, chosen, values[order].mean().item())
 
 
 def judge(
     classifier: Classifier,
-    asked: Sequence[Asked],
+    candidates: Sequence[Candidate],
     masks: Masks,
-    look: Callable[[Sequence[int]], Images],
+    read: Callable[[Sequence[int]], Images],
     *,
-    say: Say,
+    log: Log,
     seed: int = 0,
 ) -> list[Judged]:
     """Where each feature lives, in the order of the table.
 
     Args:
-        look: images by their places in the set.
+        read: images by their places in the set.
     """
     layer = cam_layer(classifier, least=FINE)
     wanted: dict[int, list[int]] = {}
-    for k, one in enumerate(asked):
+    for k, one in enumerate(candidates):
         for i in one.rows:
             wanted.setdefault(i, []).append(k)
     shares: dict[tuple[int, int], float] = {}
-    order = sorted(wanted, key=lambda i: (wanted[i], i))  # images that need the same maps together
+    order = sorted(wanted, key=lambda i: (wanted[i], i))  # images that need the same maps in a row
     for at in range(0, len(order), PART):
         rows = order[at : at + PART]
         some = sorted({k for i in rows for k in wanted[i]})
-        weights = torch.stack([asked[k].direction.weight for k in some])
-        part = _shares(classifier, look(rows), weights, masks, rows, layer)
+        weights = torch.stack([candidates[k].direction.weight for k in some])
+        part = _shares(classifier, read(rows), weights, masks, rows, layer)
         for b, i in enumerate(rows):
             shares |= {(some[m], i): part[b, m].item() for m in range(len(some))}
         if at and at % (16 * PART) == 0:
-            say(f"  maps of {at} of {len(order)} images")
+            log(f"  maps of {at} of {len(order)} images")
     area = 1 - masks.masks.flatten(1).double().mean(1)
     places = [
         placed(
@@ -133,14 +200,16 @@ def judge(
             area[list(one.rows)].numpy(),
             seed=seed,
         )
-        for k, one in enumerate(asked)
+        for k, one in enumerate(candidates)
     ]
-    there = [(one, place) for one, place in zip(asked, places, strict=True) if place is not None]
+    there = [
+        (one, place) for one, place in zip(candidates, places, strict=True) if place is not None
+    ]
     if not there:
         raise InputError("no feature has a map with any mass, so there is nothing to rank.")
-    found = [place for _, place in there]
-    sure = verdicts(found)
-    return [Judged(there[i][0], found[i], sure[i]) for i in ranked(found)]
+    known = [place for _, place in there]
+    words = verdicts(known)
+    return [Judged(there[i][0], known[i], words[i]) for i in ranked(known)]
 
 
 def _shares(
@@ -156,7 +225,7 @@ def _shares(
 
 
 def write_spurious(
-    run: Run, classifier: Classifier, known: Known, masks: Masks, judged: Sequence[Judged], say: Say
+    run: Run, classifier: Classifier, known: Known, masks: Masks, judged: Sequence[Judged], log: Log
 ) -> dict[str, Number]:
     """The ranked table, pictures of its first rows, and numbers."""
     rows = [_row(classifier, known, one, rank) for rank, one in enumerate(judged, 1)]
@@ -167,7 +236,7 @@ def write_spurious(
         row["pictures"] = [
             {"image": save(run, f"{stem}-{b}.png", dimmed[b]),
              "map": save(run, f"{stem}-{b}-map.png", mapped[b]),
-             "id": str(known.images.ids[one.asked.rows[b]])}
+             "id": str(known.images.ids[one.candidate.rows[b]])}
             for b in range(len(x))
         ]  # fmt: skip
         grid.append(
@@ -178,9 +247,9 @@ def write_spurious(
     title = f"{classifier.name}: objects and maps of features, most on the background first"
     save_figure(run, "figure-spurious", grid, sides=sides, title=title)
     count = sum(one.verdict == "background" for one in judged)
-    say(f"{count} of {len(judged)} features live on the background")
+    log(f"{count} of {len(judged)} features live on the background")
     return {
-        f"spurious.{key(replace(one.asked.direction, name=row['name']))}.outside": Number(
+        f"spurious.{key(replace(one.candidate.direction, name=row['name']))}.outside": Number(
             row["outside"], row["n"], row["low"], row["high"], protocol(masks)
         )
         for row, one in zip(rows[:SHOWN], judged, strict=False)
@@ -191,12 +260,12 @@ def protocol(masks: Masks) -> str:
     """How the shares were measured."""
     return (
         "mean share of HiResCAM mass outside the object, over the images of the class that drive "
-        f"the feature most (a quarter, at least {FEWEST}); BCa bootstrap; masks: {masks.told}"
+        f"the feature most (a quarter, at least {FEWEST}); BCa bootstrap; masks: {masks.origin}"
     )
 
 
 def _row(classifier: Classifier, known: Known, one: Judged, rank: int) -> dict[str, Any]:
-    direction, target = one.asked.direction, one.asked.target
+    direction, target = one.candidate.direction, one.candidate.target
     name = direction.name
     if target is not None and direction.kind == "unit":
         name = f"{classifier.classes[target]}, {direction.name}"
@@ -207,11 +276,11 @@ def _row(classifier: Classifier, known: Known, one: Judged, rank: int) -> dict[s
         "outside": place.outside, "low": place.low, "high": place.high, "n": place.n,
         "background": place.background, "excess": place.excess,
         "excess_low": place.excess_low, "excess_high": place.excess_high,
-        "chance": place.chance, "verdict": one.verdict, "activation": one.asked.activation,
+        "chance": place.chance, "verdict": one.verdict, "activation": one.candidate.activation,
     }  # fmt: skip
     if direction.kind == "unit" and target is not None:
         weight = head(classifier).weight[target, direction.number].item()
-        row["contribution"] = weight * one.asked.activation
+        row["contribution"] = weight * one.candidate.activation
     return row
 
 
@@ -219,10 +288,10 @@ def _pictures(
     classifier: Classifier, known: Known, masks: Masks, one: Judged
 ) -> tuple[Images, Images, Images]:
     """The first images, their maps laid over them, and the images with the background dimmed."""
-    rows = list(one.asked.rows[:PICTURES])
+    rows = list(one.candidate.rows[:PICTURES])
     x = pixels(classifier, known.images, rows)
     layer = cam_layer(classifier, least=FINE)
-    heat = feature_saliency(classifier, x, one.asked.direction.weight, layer=layer).cpu()
+    saliency = feature_saliency(classifier, x, one.candidate.direction.weight, layer=layer).cpu()
     inside = masks.masks[rows][:, None].to(x)
     dimmed = x * (0.3 + 0.7 * inside)
-    return x, overlay(x, heat), dimmed
+    return x, overlay(x, saliency), dimmed

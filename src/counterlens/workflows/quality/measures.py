@@ -17,6 +17,7 @@ from torch import Tensor
 from counterlens.classifier import Classifier
 from counterlens.explanations.counterfactuals.evidence import ask_whole
 from counterlens.explanations.counterfactuals.pixel import confidences, rows_that_fit
+from counterlens.explanations.counterfactuals.targets import matched
 from counterlens.metrics.closeness import VISIBLE, changed_share, masked_l2, masked_mean
 from counterlens.metrics.generation import kid_blocks, t_interval
 from counterlens.metrics.intervals.closed_form import mean_interval, newcombe_paired, wilson
@@ -24,7 +25,7 @@ from counterlens.metrics.similarity import smoothness
 from counterlens.models.nets.lpips import Lpips
 from counterlens.runs import Number
 from counterlens.types import Images, Labels
-from counterlens.workflows.quality.methods import Bench, Made, matched
+from counterlens.workflows.quality.methods import Bench, Made
 from counterlens.workflows.quality.real import Real
 
 SURE = 0.8

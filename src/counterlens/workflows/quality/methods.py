@@ -19,8 +19,9 @@ from counterlens.classifier import Classifier
 from counterlens.data.made import captions
 from counterlens.errors import InputError
 from counterlens.explanations.counterfactuals import dvce as guided
+from counterlens.explanations.counterfactuals.memory import plan_edits
 from counterlens.explanations.counterfactuals.pixel import STEPS, counterfactuals
-from counterlens.explanations.counterfactuals.targets import class_named
+from counterlens.explanations.counterfactuals.targets import matched
 from counterlens.explanations.counterfactuals.uvce import (
     UVCE,
     Change,
@@ -31,7 +32,7 @@ from counterlens.explanations.counterfactuals.uvce import (
     uvce,
 )
 from counterlens.generators.diffusion.cutouts import seen
-from counterlens.generators.diffusion.memory import less
+from counterlens.generators.diffusion.memory import less, rows_at_a_time
 from counterlens.generators.diffusion.model import LatentDiffusion
 from counterlens.generators.diffusion.recompute import StoredSteps
 from counterlens.generators.diffusion.words import replaced
@@ -42,7 +43,6 @@ from counterlens.workflows._shared.generate import seed_of
 from counterlens.workflows._shared.metering import metered
 from counterlens.workflows._shared.pictures import Pictures
 from counterlens.workflows._shared.session import Say
-from counterlens.workflows.explain.diffusion import plan
 
 
 @dataclass(frozen=True)
@@ -257,7 +257,7 @@ def make(bench: Bench, arms: Sequence[str], run: Run, say: Say) -> Iterator[tupl
     least: StoredSteps = "blocks"  # methods that keep nothing
     jobs: dict[str, tuple[StoredSteps, int, Callable[[Bench, StoredSteps], Batch]]] = {}
     if wanted or "prompt-to-prompt" in arms:
-        kept, room = plan(
+        kept, room = plan_edits(
             _generator(bench), bench.uvce, bench.batch or whole, bench.memory, [bench.classifier]
         )
         edit = partial(uvce_arm, say=say, inverted=Inverted(bench, room), optimise=wanted)
@@ -303,21 +303,6 @@ def _batches(
             continue
         yield batch
         at += len(next(iter(batch.values())).images)
-
-
-def rows_at_a_time(model: LatentDiffusion) -> int:
-    """Rows at a time through a generator: 256 of 32 pixels on a GPU, 8 elsewhere."""
-    most = 256 if model.device.type == "cuda" else 8
-    return max(1, int(most * min(1.0, (32 / model.side) ** 2)))
-
-
-def matched(net: Classifier, classes: Sequence[str], target: Labels) -> Labels:
-    """Targets of one classifier in the numbering of another."""
-    places = {k: class_named(net.classes, classes[k]) for k in set(target.tolist())}
-    missing = sorted(classes[k] for k, place in places.items() if place < 0)
-    if missing:
-        raise InputError(f"{net.name} has no class {missing[0]!r}, so it cannot take part.")
-    return torch.tensor([places[k] for k in target.tolist()])
 
 
 def _networks(model: LatentDiffusion, nets: Sequence[Classifier]) -> dict[str, nn.Module]:

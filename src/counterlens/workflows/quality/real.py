@@ -11,13 +11,10 @@ from torch.nn.functional import normalize
 from counterlens.classifier import Classifier
 from counterlens.data import open_set, subset
 from counterlens.errors import InputError
-from counterlens.explanations.counterfactuals.pixel import rows_that_fit
 from counterlens.explanations.counterfactuals.targets import class_named
-from counterlens.generators.diffusion.cutouts import seen
 from counterlens.metrics.generation import nearest
-from counterlens.models.parts import features
-from counterlens.search import frozen
 from counterlens.types import Images, Labels
+from counterlens.workflows._shared.features import features_of
 from counterlens.workflows.train.datasets import decoded
 
 LEAST = 40
@@ -101,16 +98,3 @@ def open_real(
     picked = picked[torch.randperm(len(picked), generator=torch.Generator().manual_seed(seed))]
     how = f"features of {judge.name}, {len(rows)} images of {whole.name} that are not explained"
     return Real(judge, pixels, labels, found, found[picked], how)
-
-
-@torch.no_grad()
-def features_of(net: Classifier, x: Images | UInt8[Tensor, "n c h w"]) -> Float[Tensor, "n d"]:
-    """Features of images of any size, floats or bytes."""
-    size = rows_that_fit(x, net.mean.device)
-    found = []
-    with frozen(net):
-        for part in torch.split(x, size):
-            ready = part.float() / 255 if part.dtype == torch.uint8 else part
-            ready = seen(ready.to(net.mean.device), net.preprocess.size[0])
-            found.append(features(net, ready).float().cpu())
-    return torch.cat(found)

@@ -12,36 +12,48 @@ import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
-from counterlens.ball import NORMS, Norm
+from counterlens.ball import Norm, parse_radius
 from counterlens.classifier import Classifier
 from counterlens.errors import InputError
 from counterlens.explanations.counterfactuals import dvce
-from counterlens.explanations.counterfactuals.pixel import STEPS, default_radii, temperature_of
+from counterlens.explanations.counterfactuals.pixel import default_radii, temperature_of
 from counterlens.explanations.counterfactuals.targets import seeded
 from counterlens.explanations.counterfactuals.uvce import UVCE, EditSettings
 from counterlens.explanations.figure import Panel
 from counterlens.images import SUFFIXES, read
 from counterlens.models.nets.lpips import Lpips
 from counterlens.models.nets.lpips import load as load_lpips
-from counterlens.models.weights import weights_hash
-from counterlens.runs import Number, Run, key_part, new_folder
+from counterlens.runs import Number, Run, key_part
 from counterlens.types import Images, Labels, Probs
 from counterlens.workflows._shared.figures import save, save_figure
 from counterlens.workflows._shared.generate import changed
 from counterlens.workflows._shared.generator import open_generator_for
-from counterlens.workflows._shared.pictures import Given, Pictures, open_pictures
+from counterlens.workflows._shared.objects import (
+    headline,
+    load_all,
+    model_given,
+    pictures_given,
+    texts,
+    words,
+)
+from counterlens.workflows._shared.options import takes
+from counterlens.workflows._shared.pictures import (
+    Given,
+    Pictures,
+    confidences_of,
+    open_pictures,
+)
 from counterlens.workflows._shared.result import Result
-from counterlens.workflows._shared.session import teller, write_report
-from counterlens.workflows.explain.run import ask, load_all, parse_radius
+from counterlens.workflows._shared.session import facts, logger, running
 from counterlens.workflows.quality.measures import Measured, gaps, measure, numbers, rows_of
 from counterlens.workflows.quality.methods import Bench, Made, make
+from counterlens.workflows.quality.options import ARMS, EvaluateOptions
 from counterlens.workflows.quality.real import Real, open_real
 
-ARMS = ("pixel", "pixel-robust", "dvce", "prompt-to-prompt", "diffusion")
 GENERATED = ("dvce", "prompt-to-prompt", "diffusion")
 PAIRS = 30
 """Pairs for a user study, as many as the paper showed."""
@@ -50,99 +62,74 @@ FIGURE = 12
 """Rows of the figure."""
 
 
-def evaluate(
-    model: str | Classifier,
-    images: Sequence[Given],
-    *,
-    arm: Sequence[str] = (),
-    judge: Sequence[str | Classifier] = (),
-    robust: str | Classifier | None = None,
-    targets: int = 1,
-    real: str | None = None,
-    lpips: str | None = None,
-    generator: str | None = None,
-    radius: float | None = None,
-    norm: str = "l2",
-    steps: int | None = None,
-    updates: int = UVCE.chain.updates,
-    changes: Sequence[str] = (),
-    limit: int | None = None,
-    batch: int | None = None,
-    memory: str | None = None,
-    half: bool = False,
-    out: Path | None = None,
-    resume: bool = False,
-    seed: int = 0,
-    device: str = "auto",
-    trust_remote_code: bool = False,
-    quiet: bool = False,
-) -> Result:
+@takes(EvaluateOptions)
+def evaluate(model: object, images: object = (), *, options: EvaluateOptions) -> Result:
     """Compare methods of counterfactuals; write a run with a table, galleries and all images.
 
+    Judges take no part in making counterfactuals; the first one's features measure realism.
+
     Args:
+        model: a spec, a Classifier or a torch module.
         images: a labelled SPEC or part of one; pictures the model gets wrong are left out.
-        arm: methods, of ARMS; none: all that can be run with what is given.
-        judge: classifiers that take no part and say what they see. The first one's features
-            measure realism.
-        robust: a robust classifier: explained by pixels too, and DVCE's helper.
-        targets: classes per picture, neither true nor predicted, drawn by id and seed.
-        real: labelled images for realism; None takes the set that the pictures come from.
-        lpips: weights of LPIPS, see `models.lpips`.
-        radius, norm, steps: of the pixel methods; None: 2 at 32 pixels in l2, scaled by size.
-        updates: of DiG-IN's search.
-        batch, memory: rows at a time for the generator, and its budget, such as 60GB.
-        changes: of further settings, as KEY=VALUE: those of its chain (text_rate=0.05), of the edit
-            (edit.inner=20) and of DVCE (dvce.towards=0.2).
     """
-    steps = STEPS if steps is None else steps
-    _check(arm, norm, targets, steps, updates)
-    asked: dict[str, Any] = {
-        "model": _name(model), "images": [str(one) for one in images], "arm": list(arm),
-        "judge": [_name(one) for one in judge], "robust": None if robust is None else _name(robust),
-        "targets": targets, "real": real, "lpips": lpips, "generator": generator, "radius": radius,
-        "norm": norm, "steps": steps, "updates": updates, "changes": list(changes),
-        "limit": limit, "half": half, "seed": seed,
-    }  # fmt: skip
-    say = teller(quiet)
-    given = [model, *judge, *([robust] if robust is not None else [])]
-    nets = load_all(given, device=device, trust_remote_code=trust_remote_code)
-    classifier, judges = nets[0], nets[1 : 1 + len(judge)]
-    helper = nets[-1] if robust is not None else None
-    arms, notes = choose_arms(arm, helper, generator)
-    where = classifier.mean.device
-    drawn = any(one in GENERATED for one in arms)
-    drawer = open_generator_for([classifier], generator, half=half) if drawn else None
-    looks = load_lpips(lpips, device=where) if lpips else None
-    pictures = open_pictures(images, classifier, limit=limit, seed=seed)
-    pictures, probs, left = right_ones(classifier, pictures)
-    checked: Norm = norm  # type: ignore[assignment]
-    guided, edit = searches([f"updates={updates}", *changes])
-    bench = Bench(
-        classifier, helper, drawer, pictures, *seeded_rows(pictures, probs, targets, seed),
-        probs.argmax(1), checked, radius or default_radii(checked, classifier.preprocess.size)[3],
-        steps, guided, edit, batch, seed, memory,
-    )  # fmt: skip
-    pool, missing = _real(real, images, bench, judges, seed)
-    notes += [*left, *missing, *pictures.notes]
-    run = _run(out, asked, bench, resume)
-    record(run, bench, make(bench, arms, run, say), judges, looks, pool)
-    run.write_table("notes", [{"note": note} for note in notes])
-    write_report(run, say)
-    run.finish()
+    _check(options)
+    robust = texts(options.robust)
+    given = [model_given(one, options.device) for one in (model, *options.judge, *robust)]
+    wanted = pictures_given(images, options.limit, options.seed)
+    nets = load_all(given, device=options.device, trust_remote_code=options.trust_remote_code)
+    judges = nets[1 : 1 + len(options.judge)]
+    helper = nets[-1] if robust else None
+    arms, notes = choose_arms(options.arm, helper, options.generator)
+    bench, left = _bench(options, nets[0], helper, arms, wanted)
+    device = bench.classifier.mean.device
+    lpips = load_lpips(options.lpips, device=device) if options.lpips else None
+    pool, missing = _real(options.real, wanted, bench, judges, options.seed)
+    notes += [*left, *missing, *bench.pictures.notes]
+    inputs = {"model": words(given[0]), "images": [words(one) for one in wanted]}
+    written = replace(
+        options,
+        judge=tuple(words(one) for one in given[1 : 1 + len(judges)]),
+        robust=words(given[-1]) if robust else None,
+        radius=tuple(str(one) for one in options.radius),
+    )
+    name = key_part(bench.classifier.name)
+    with running("evaluate", written, name=name, inputs=inputs) as run:
+        run.note(**facts(bench.classifier, seed=options.seed))
+        run.note(
+            model=headline(words(given[0]), bench.classifier),
+            data=f"{len(bench.pictures)} pictures",
+            temperature=temperature_of(bench.classifier),
+            generator=bench.model.name if bench.model else None,
+        )
+        record(run, bench, make(bench, arms, run, logger(options)), judges, lpips, pool)
+        run.write_table("notes", [{"note": note} for note in notes])
     return Result(run)
 
 
-def _run(out: Path | None, asked: Mapping[str, Any], bench: Bench, resume: bool) -> Run:
-    """The run and its manifest."""
-    net = bench.classifier
-    folder = out or new_folder("explain", f"quality-{key_part(net.name)}")
-    run = Run.create(folder, "evaluate", asked, resume=resume)
-    run.note(
-        model=asked["model"], weights_hash=weights_hash(net), device=str(net.mean.device),
-        seed=bench.seed, temperature=temperature_of(net), data=f"{len(bench.pictures)} pictures",
-        generator=bench.model.name if bench.model else None,
+def _bench(
+    options: EvaluateOptions,
+    classifier: Classifier,
+    helper: Classifier | None,
+    arms: Sequence[str],
+    wanted: Sequence[Given],
+) -> tuple[Bench, list[str]]:
+    """What every method gets: pictures and targets, generator and settings; and remarks."""
+    drawn = any(one in GENERATED for one in arms)
+    drawer = (
+        open_generator_for([classifier], options.generator, half=options.half) if drawn else None
+    )
+    pictures = open_pictures(wanted, classifier, limit=options.limit, seed=options.seed)
+    pictures, probs, left = right_ones(classifier, pictures)
+    norm = cast(Norm, options.norm)
+    usual = default_radii(norm, classifier.preprocess.size)[3]
+    guided, edit = searches([f"updates={options.updates}", *options.changes])
+    rows = seeded_rows(pictures, probs, options.targets, options.seed)
+    bench = Bench(
+        classifier, helper, drawer, pictures, *rows, probs.argmax(1), norm,
+        only_radius(options.radius) or usual, options.steps, guided, edit, options.batch,
+        options.seed, options.memory,
     )  # fmt: skip
-    return run
+    return bench, left
 
 
 def searches(changes: Sequence[str]) -> tuple[dvce.Settings, EditSettings]:
@@ -212,7 +199,7 @@ def choose_arms(
 
 def right_ones(classifier: Classifier, pictures: Pictures) -> tuple[Pictures, Probs, list[str]]:
     """The pictures that the classifier answers right, what it says, and how many it does not."""
-    probs = ask(classifier, pictures)
+    probs = confidences_of(classifier, pictures)
     answer = probs.argmax(1).tolist()
     pairs = list(enumerate(zip(answer, pictures.labels, strict=True)))
     good = [i for i, (said, label) in pairs if label in (said, -1)]
@@ -366,17 +353,13 @@ def _real(
     return found, []
 
 
-def _check(arm: Sequence[str], norm: str, targets: int, steps: int, updates: int) -> None:
+def _check(options: EvaluateOptions) -> None:
     """Refuse what cannot work before anything is loaded."""
-    wrong = [one for one in arm if one not in ARMS]
-    if wrong:
-        raise InputError(f"no method {wrong[0]!r}, expected some of {', '.join(ARMS)}.")
-    if norm not in NORMS:
-        raise InputError(f"norm is {norm!r}, expected one of {', '.join(NORMS)}.")
-    if targets < 1 or steps < 1 or updates < 0:
+    only_radius(options.radius)
+    if options.targets < 1 or options.steps < 1 or options.updates < 0:
         raise InputError(
-            f"targets {targets}, steps {steps}, updates {updates}; expected 1 or more, 1 or more, "
-            "0 or more."
+            f"targets {options.targets}, steps {options.steps}, updates {options.updates}; "
+            "expected 1 or more, 1 or more, 0 or more."
         )
 
 
@@ -394,10 +377,3 @@ def only_radius(given: Sequence[str | float]) -> float | None:
 def _file(bench: Bench, k: int) -> str:
     i, t = int(bench.image[k]), int(bench.target[k])
     return f"{i:04d}-{key_part(bench.pictures.ids[i])[-40:]}-{t}"
-
-
-def _name(one: str | Classifier) -> str:
-    return one if isinstance(one, str) else one.name
-
-
-__all__ = ["ARMS", "evaluate"]

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from counterlens.ball import Ball
+from counterlens.ball import Ball, parse_radius
 from counterlens.classifier import Classifier
 from counterlens.data import name_of
 from counterlens.errors import InputError
@@ -29,13 +29,13 @@ from counterlens.search import frozen
 from counterlens.search.apgd import apgd
 from counterlens.types import Scores
 from counterlens.workflows._shared.figures import save, save_figure
+from counterlens.workflows._shared.objects import load_all
 from counterlens.workflows._shared.options import takes
-from counterlens.workflows._shared.pictures import Pictures, open_pictures
+from counterlens.workflows._shared.pictures import Pictures, confidences_of, open_pictures
 from counterlens.workflows._shared.result import Result
 from counterlens.workflows._shared.session import Log, logger, running
 from counterlens.workflows._shared.settings import check_choice
 from counterlens.workflows.explain.pixel import show_radius
-from counterlens.workflows.explain.run import ask, load_all, parse_radius
 from counterlens.workflows.reproduce.options import OodFigureOptions
 
 PANELS = 8
@@ -99,10 +99,10 @@ def figure(name: str, options: OodFigureOptions) -> Result:
 def figure1(job: Figures) -> list[dict[str, Any]]:
     """A plain model: high confidence in any class, only noise to see."""
     model = job.models[0]
-    probs = ask(model, job.inside)
+    probs = confidences_of(model, job.inside)
     right = probs.argmax(1) == torch.tensor(job.inside.labels)
     chosen = job.inside.only(_drawn(right, job))
-    targets = [[int(k) for k in ask(model, chosen)[i].topk(2).indices] for i in range(len(chosen))]
+    targets = [[int(k) for k in confidences_of(model, chosen)[i].topk(2).indices] for i in range(len(chosen))]
     return _rows_by_radius(job, [model], chosen, [targets], "towards")
 
 
@@ -112,7 +112,7 @@ def figure2(job: Figures) -> list[dict[str, Any]]:
     targets = [
         [
             [label, int(row.argmax())]
-            for label, row in zip(chosen.labels, ask(m, chosen), strict=True)
+            for label, row in zip(chosen.labels, confidences_of(m, chosen), strict=True)
         ]
         for m in job.models
     ]
@@ -122,7 +122,7 @@ def figure2(job: Figures) -> list[dict[str, Any]]:
 def figure7(job: Figures) -> list[dict[str, Any]]:
     """Images of other things, towards the class each model takes them for."""
     assert job.outside is not None
-    targets = [[[int(row.argmax())] for row in ask(m, job.outside)] for m in job.models]
+    targets = [[[int(row.argmax())] for row in confidences_of(m, job.outside)] for m in job.models]
     return _rows_by_radius(job, job.models, job.outside, targets, "taken for")
 
 
@@ -157,7 +157,7 @@ def figure5(job: Figures) -> list[dict[str, Any]]:
         profile += _profile(
             job, f"{model.name}, true class under attack", _attacked(job, model, inside)
         )
-        targets = [[int(row.argmax())] for row in ask(model, job.outside)]
+        targets = [[int(row.argmax())] for row in confidences_of(model, job.outside)]
         searched = job.search(model, job.outside.x, targets, job.radii)
         start = searched.before[searched.radius == job.radii[0]]
         values = [start, *(searched.after[searched.radius == radius] for radius in job.radii)]
@@ -211,7 +211,7 @@ FIGURES: Mapping[str, tuple[Callable[[Figures], list[dict[str, Any]]], bool]] = 
 
 def _all_wrong(job: Figures) -> torch.Tensor:
     truth = torch.tensor(job.inside.labels)
-    answers = torch.stack([ask(model, job.inside).argmax(1) for model in job.models])
+    answers = torch.stack([confidences_of(model, job.inside).argmax(1) for model in job.models])
     return (answers != truth).all(0) & (truth >= 0)
 
 

@@ -1,0 +1,179 @@
+"""Options of explain: a record for each method, so that no option is given to one without it."""
+
+from typing import Any
+
+from counterlens.workflows._shared.generator_options import (
+    GROUP,
+    Drawing,
+    Memory,
+    captioner,
+    guidance,
+    mask,
+    sampling_steps,
+    updates,
+)
+from counterlens.workflows._shared.options import (
+    Compute,
+    Output,
+    Resumable,
+    Trust,
+    option,
+    record,
+)
+
+IMAGES, SEARCH = "Model and images", "Search in pixel space"
+NORMS = ("l2", "linf", "l1", "l1.5")
+
+
+@record
+class ExplainOptions(Output, Resumable, Compute, Trust):
+    """Of every method."""
+
+    limit: int | None = option(
+        None,
+        help="Use only this many images of each set. Default: 16.",
+        unit="N",
+        group=IMAGES,
+    )
+    worst: int | None = option(
+        None,
+        help="How many of its surest mistakes are explained, where an audit's folder stands in "
+        "place of the model. Default: 8.",
+        unit="N",
+        group=IMAGES,
+    )
+    train: str | None = option(
+        None,
+        help="Images among which the nearest to an audit's mistakes are sought. Default: those "
+        "that its temperature was fitted on.",
+        unit="SPEC",
+        group=IMAGES,
+    )
+
+
+@record
+class Targets:
+    """Of methods that explain a class."""
+
+    target: tuple[str, ...] = option(
+        (),
+        help="Class by name or number, or true, predicted, near (the default of counterfactuals), "
+        "near:head, near:wordnet, all, random.",
+        unit="CLASS",
+        group=IMAGES,
+    )
+
+
+@record
+class Judges:
+    """Of methods whose images other models are shown."""
+
+    judge: tuple[str, ...] = option(
+        (),
+        flag="--with",
+        help="Another model, which says what it sees. By diffusion it guides, too.",
+        unit="MODEL",
+        group=IMAGES,
+        scope="objects",
+    )
+
+
+@record
+class Robust:
+    """Of DVCE, which a robust model helps."""
+
+    robust: str | None = option(
+        None,
+        help="Robust model, whose gradients help DVCE. In evaluate pixels explain it, too.",
+        unit="MODEL",
+        group=IMAGES,
+        scope="objects",
+    )
+
+
+def pixel_steps(default: int, more: str = "") -> Any:
+    """The option --steps; `more` stands behind its meaning."""
+    return option(
+        default, help=f"Steps of the search in pixel space{more}.", unit="N", group=SEARCH
+    )
+
+
+@record
+class PixelSearch:
+    """Of searches in pixel space."""
+
+    radius: tuple[str, ...] = option(
+        (),
+        help="Budget, e.g. 1.5 or 8/255. Default: six, by the size of the image; of an audit two.",
+        unit="RADIUS",
+        group=SEARCH,
+    )
+    norm: str = option("l2", help="l2, linf, l1 or l1.5.", choices=NORMS, group=SEARCH)
+    steps: int = pixel_steps(100, "; finer: 500")
+    batch: int | None = option(
+        None, help="Images per batch. Default: by size.", unit="N", group=SEARCH, scope="run"
+    )
+
+
+@record
+class PixelOptions(PixelSearch, ExplainOptions, Judges, Targets):
+    """Options of explain pixel."""
+
+
+@record
+class DiffusionOptions(Memory, Drawing, ExplainOptions, Judges, Targets):
+    """Options of explain diffusion."""
+
+    caption: tuple[str, ...] = option(
+        (),
+        help='What the image shows, with its class word. Default: "a photograph of a CLASS".',
+        unit="TEXT",
+        group=GROUP,
+    )
+    captioner: str | None = captioner("which writes the captions")
+    mask: tuple[str, ...] = mask(
+        "A picture, white on it, of all images or of each; U2-Net as .onnx; sam:FOLDER or "
+        "sam:OWNER/MODEL, Segment Anything at points of attention. Default: attention."
+    )
+    sampling_steps: int = sampling_steps(20)
+    updates: int = updates(20)
+    rounds: int | None = option(
+        None,
+        help="Searches again where confidence is below 0.8. Default: 1 below 128 pixels, else 0.",
+        unit="N",
+        group=GROUP,
+    )
+    guidance: float = guidance()
+    reference: bool = option(
+        False, help="Mix words as the paper's code does, faults included.", group=GROUP
+    )
+
+
+@record
+class DvceOptions(Drawing, ExplainOptions, Judges, Robust, Targets):
+    """Options of explain dvce."""
+
+    sampling_steps: int = sampling_steps(200, ", of which the second half is walked")
+    batch: int | None = option(
+        None, help="Images per batch. Default: by size.", unit="N", group=GROUP, scope="run"
+    )
+
+
+@record
+class CamOptions(ExplainOptions, Targets):
+    """Options of explain cam."""
+
+
+@record
+class EditOptions(ExplainOptions):
+    """Options of explain colour and explain frame: those of every method."""
+
+
+METHODS: dict[str, type[ExplainOptions]] = {
+    "pixel": PixelOptions,
+    "diffusion": DiffusionOptions,
+    "dvce": DvceOptions,
+    "cam": CamOptions,
+    "colour": EditOptions,
+    "frame": EditOptions,
+}
