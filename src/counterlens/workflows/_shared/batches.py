@@ -9,7 +9,7 @@ import torch
 from counterlens.errors import InputError
 from counterlens.generators.diffusion.memory import describe, less, out_of_memory
 from counterlens.generators.diffusion.recompute import StoredSteps
-from counterlens.workflows._shared.session import Say
+from counterlens.workflows._shared.session import Log
 
 T = TypeVar("T")
 
@@ -20,13 +20,13 @@ def in_parts(
     make: Callable[[Sequence[T], StoredSteps], None],
     *,
     steps: int,
-    say: Say,
+    log: Log,
     what: str = "images",
 ) -> None:
     """Make all rows, so many at a time as planned.
 
-    A part for which memory ran out is made again with less: fewer rows, then no step stored, then
-    every block computed twice. Parts that were made stay.
+    A part for which memory ran out is computed again with less: fewer rows, then no step stored,
+    then every block computed twice. Parts that are written stay.
 
     Args:
         plan: what to keep for the backward pass, and rows at a time.
@@ -36,7 +36,7 @@ def in_parts(
     if not rows:
         return
     stored, size = plan()
-    say(f"{size} {what} at a time, {describe(stored, steps)}")
+    log(f"{size} {what} at a time, {describe(stored, steps)}")
     done = 0
     while done < len(rows):
         part = rows[done : done + size]
@@ -44,21 +44,21 @@ def in_parts(
             smaller = less(stored, len(part))
             if smaller is None:
                 raise InputError(
-                    "out of memory with one image and every block computed twice. What was made "
-                    "is kept: go on with --resume, a smaller generator or classifier, fewer "
+                    "out of memory with one image and every block computed twice. What was "
+                    "written stays: go on with --resume, a smaller generator or classifier, fewer "
                     "cut-outs, or --device cpu."
                 )
             stored, size = smaller
             gc.collect()
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
-            say(
+            log(
                 f"out of memory: going on with {size} at a time, {describe(stored, steps)}; "
                 "nothing is lost."
             )
             continue
         done += len(part)
-        say(f"{done} of {len(rows)} {what}")
+        log(f"{done} of {len(rows)} {what}")
 
 
 def _ran_out(work: Callable[[], None]) -> bool:

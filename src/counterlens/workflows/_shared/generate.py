@@ -34,7 +34,7 @@ from counterlens.search.adam import Iterate
 from counterlens.types import Images, Labels
 from counterlens.workflows._shared.batches import in_parts
 from counterlens.workflows._shared.figures import save
-from counterlens.workflows._shared.session import Say
+from counterlens.workflows._shared.session import Log
 
 DRAWS = 8
 ENOUGH = 0.5
@@ -218,7 +218,7 @@ class Generation:
     terms: Terms
     settings: Settings
     memory: str | None
-    log: Say
+    log: Log
     workers: Workers | None = None
 
     def exists(self, request: Request) -> bool:
@@ -282,7 +282,7 @@ def _generate_all(job: Generation, waiting: Sequence[Request], budget: int) -> N
         with _all_frozen(job.nets):
             _generate(job, batch, stored)
 
-    in_parts(waiting, plan, make, steps=settings.steps, say=job.log)
+    in_parts(waiting, plan, make, steps=settings.steps, log=job.log)
 
 
 MOST = {"cuda": 256}

@@ -8,7 +8,7 @@ GROUP = "Generator"
 
 
 @record
-class Drawing:
+class GeneratorOption:
     """Of workflows that draw with a generator."""
 
     generator: str | None = option(
@@ -20,7 +20,7 @@ class Drawing:
 
 
 @record
-class Memory:
+class MemoryOption:
     """Of workflows that compute gradients through a generator."""
 
     memory: str | None = option(
@@ -33,7 +33,7 @@ class Memory:
 
 
 @record
-class Half:
+class HalfOption:
     """Of workflows whose generator may compute in half precision."""
 
     half: bool = option(False, help="Generator in half precision (bfloat16).", group=GROUP)

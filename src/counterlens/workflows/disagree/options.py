@@ -1,9 +1,9 @@
 """Options of disagree."""
 
 from counterlens.workflows._shared.generator_options import (
-    Drawing,
-    Half,
-    Memory,
+    GeneratorOption,
+    HalfOption,
+    MemoryOption,
     SearchSettings,
     guidance,
     sampling_steps,
@@ -24,7 +24,15 @@ MODELS, CHECKS = "Models and classes", "Checks on the images"
 
 @record
 class DisagreeOptions(
-    Distributed, SearchSettings, Half, Memory, Drawing, Output, Resumable, Compute, Trust
+    Distributed,
+    SearchSettings,
+    HalfOption,
+    MemoryOption,
+    GeneratorOption,
+    Output,
+    Resumable,
+    Compute,
+    Trust,
 ):
     """Options of disagree."""
 

@@ -157,14 +157,14 @@ def places_of(guide: Classifier, classifier: Classifier, cases: Sequence[Case]) 
     """The targets in a guide's numbering."""
     if guide is classifier:
         return [case.target for case in cases]
-    found = [class_named(guide.classes, classifier.classes[case.target]) for case in cases]
-    for place, case in zip(found, cases, strict=True):
+    places = [class_named(guide.classes, classifier.classes[case.target]) for case in cases]
+    for place, case in zip(places, cases, strict=True):
         if place < 0:
             raise InputError(
                 f"{guide.name} cannot guide: it has no class "
                 f"{classifier.classes[case.target]!r}. Choose another --with model or target."
             )
-    return found
+    return places
 
 
 def read_masks(editing: Editing, pictures: Pictures) -> Mask | None:
@@ -181,18 +181,18 @@ def read_masks(editing: Editing, pictures: Pictures) -> Mask | None:
             "and black elsewhere, a segmenter as .onnx, or sam:FOLDER."
         )
     if editing.masks[0].endswith(".onnx"):
-        made = (load_salient(editing.masks[0])(pictures.x) > 0.5).float()
-        for one, name in zip(made, pictures.ids, strict=True):
+        salient = (load_salient(editing.masks[0])(pictures.x) > 0.5).float()
+        for one, name in zip(salient, pictures.ids, strict=True):
             check_mask(one[None], images=1, name=f"the segmenter's mask of {name}")
-        return softened(made)
+        return softened(salient)
     side = editing.model.side
-    found = []
+    masks = []
     for name in editing.masks:
         ready = images.prepare(images.read(name), Preprocess((side, side), 1.0, "bilinear"))
         mask = torch.from_numpy(ready).float().mean(0)[None, None] / 255
         check_mask(mask, images=1, name=str(name))
-        found.append(softened(mask))
-    return torch.cat(found if len(found) == count else found * count)
+        masks.append(softened(mask))
+    return torch.cat(masks if len(masks) == count else masks * count)
 
 
 def _kind(classifier: Classifier, words: tuple[str, str]) -> str:
@@ -211,7 +211,7 @@ def _captions(
         label if label >= 0 else int(row.argmax())
         for label, row in zip(pictures.labels, probs, strict=True)
     ]
-    things = [phrase(classes[k]) for k in labels]
+    objects = [phrase(classes[k]) for k in labels]
     if editing.captions:
         if len(editing.captions) not in (1, count):
             raise InputError(
@@ -221,19 +221,19 @@ def _captions(
             [*editing.captions] if len(editing.captions) == count else [*editing.captions] * count
         )
     if editing.captioner is None:
-        return [captions.prompt(thing) for thing in things]
-    said = editing.captioner([images.to_pixels(x) for x in pictures.x])
-    return [forced(text, thing) for text, thing in zip(said, things, strict=True)]
+        return [captions.prompt(noun) for noun in objects]
+    phrases = editing.captioner([images.to_pixels(x) for x in pictures.x])
+    return [forced(text, noun) for text, noun in zip(phrases, objects, strict=True)]
 
 
-def forced(text: str, thing: str) -> str:
+def forced(text: str, noun: str) -> str:
     """A captioner's words with the class in them.
 
     >>> forced("tabby cat on a sofa", "cat"), forced("animal on a sofa", "cat")
     ('a photograph of a tabby cat on a sofa', 'a photograph of a cat, animal on a sofa')
     """
     try:
-        replaced(text, (thing, thing))
+        replaced(text, (noun, noun))
     except InputError:
-        return f"{captions.prompt(thing)}, {text}"
+        return f"{captions.prompt(noun)}, {text}"
     return captions.prompt(text)

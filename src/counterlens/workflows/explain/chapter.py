@@ -103,19 +103,19 @@ class Audit:
         """Pictures of the surest mistakes."""
         if count < 1:
             raise InputError(f"--worst is {count}, expected 1 or more.")
-        kept = kept_logits(self.run).get(key_part(name_of(self.data)))
-        if kept is None:
+        stored = kept_logits(self.run).get(key_part(name_of(self.data)))
+        if stored is None:
             raise InputError(f"{self.run.folder} kept no logits, so its mistakes are not known.")
-        logits = torch.from_numpy(kept.logits.copy()).double() / kept.temperature
+        logits = torch.from_numpy(stored.logits.copy()).double() / stored.temperature
         sure, answer = logits.softmax(1).max(1)
-        labels = torch.from_numpy(kept.labels)
+        labels = torch.from_numpy(stored.labels)
         wrong = torch.nonzero((answer != labels) & (labels >= 0)).flatten()
         if not len(wrong):
             raise InputError(
                 f"{self.run.folder} shows no mistakes, so there is nothing to explain."
             )
         order = wrong[sure[wrong].argsort(descending=True, stable=True)][:count]
-        return [f"{self.data}#{kept.ids[i]}" for i in order.tolist()]
+        return [f"{self.data}#{stored.ids[i]}" for i in order.tolist()]
 
     def folder(self) -> Path:
         """Where the next explanation goes: inside the audit, beside earlier ones."""

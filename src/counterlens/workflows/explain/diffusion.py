@@ -1,7 +1,7 @@
 """Explain by universal counterfactuals: a generator changes what the picture shows, little else.
 
-Caption, inversion, attention, mask, prompt-to-prompt, search: all that is found on the way is kept
-in the run. Every case is kept as soon as it is made, so a stopped run goes on with the next.
+Caption, inversion, attention, mask, prompt-to-prompt, search: all intermediate results are written
+to the run. Each case is written as soon as it is computed, so a stopped run resumes with the next.
 
 Paper: Augustin, Neuhaus, Hein 2024 (digin2024), section 5 and appendix D.
 Differs: the caption is a template with the class in it, or the user's own; the mask is where the
@@ -42,7 +42,7 @@ from counterlens.workflows._shared.batches import in_parts
 from counterlens.workflows._shared.figures import save
 from counterlens.workflows._shared.generate import seed_of
 from counterlens.workflows.explain.cases import Case, cases_of, places_of, read_masks
-from counterlens.workflows.explain.diffusion_numbers import tell
+from counterlens.workflows.explain.diffusion_numbers import report_cases
 from counterlens.workflows.explain.job import Editing, Job
 
 WORDS = 12
@@ -72,7 +72,7 @@ def explain_diffusion(job: Job) -> dict[str, Number]:
         [{**asdict(case), **read_json(path)} for path in paths]
         for case, paths in zip(cases, states, strict=True)
     ]
-    return tell(job, guides, places, rows)
+    return report_cases(job, guides, places, rows)
 
 
 def _editing(job: Job) -> Editing:
@@ -99,7 +99,7 @@ def _make_all(
         if not all(_state(job.run, case, g).exists() for g in range(len(guides)))
     ]  # fmt: skip
     if len(todo) < len(cases):
-        job.log(f"{len(cases) - len(todo)} of {len(cases)} cases were made before.")
+        job.log(f"{len(cases) - len(todo)} of {len(cases)} cases are in the run already.")
 
     def make(some: Sequence[int], stored: StoredSteps) -> None:
         part = [cases[i] for i in some]
@@ -110,7 +110,7 @@ def _make_all(
 
     in_parts(
         todo, lambda: plan_edits(editing.model, settings, len(todo), editing.memory, guides), make,
-        steps=settings.chain.steps, say=job.log, what="cases",
+        steps=settings.chain.steps, log=job.log, what="cases",
     )  # fmt: skip
 
 
@@ -126,16 +126,16 @@ def _prepared(
     first = {case.picture: case for case in reversed(cases)}
     steps = settings.chain.steps
 
-    def told(i: int, error: Scores) -> None:
+    def report(i: int, error: Scores) -> None:
         job.log(f"  {bar(i + 1, steps)} inversion {i + 1} of {steps}")
 
     ready = prepare(
         editing.model, job.pictures.x[pictures], [first[i].source for i in pictures],
         [first[i].words[0] for i in pictures],
-        masks=_masks_of(job, editing, pictures, masks), settings=settings, callback=told,
+        masks=_masks_of(job, editing, pictures, masks), settings=settings, callback=report,
     )  # fmt: skip
     for k, i in enumerate(pictures):
-        _keep(job.run, i, job.pictures.x[i], ready.rows([k]))
+        _write_prepared(job.run, i, job.pictures.x[i], ready.rows([k]))
     return ready.rows([pictures.index(case.picture) for case in cases])
 
 
@@ -151,8 +151,8 @@ def _masks_of(
     return PointSegmenter(editing.segment, torch.tensor(seeds))
 
 
-def _keep(run: Run, i: int, x: torch.Tensor, one: Prepared) -> None:
-    """What was found before anything was changed, as files."""
+def _write_prepared(run: Run, i: int, x: torch.Tensor, one: Prepared) -> None:
+    """Reconstruction, attention and mask of a picture, as files."""
     name = f"{i:03d}"
     again = one.inversion.images[0].cpu()
     words = []
@@ -191,7 +191,7 @@ def _make(
     """The counterfactuals of one guide for some cases, as files."""
     updates = settings.chain.updates
 
-    def told(k: int, now: Iterate) -> None:
+    def report(k: int, now: Iterate) -> None:
         job.log(f"  {bar(k, updates)} {guide.name}: update {k} of {updates}, "
                 f"mean score {now.judged.mean().item():.3f}")  # fmt: skip
         shown = [x.detach().cpu() for x in now.points[:16]]
@@ -199,28 +199,28 @@ def _make(
 
     seeds: Seeds = torch.tensor([case.seed for case in cases], device=model.device)
     with frozen(guide):
-        found = uvce(
+        edit = uvce(
             model, ready, [class_term(guide, wanted)],
             [Change(case.goal, case.words) for case in cases], settings=settings, seeds=seeds,
-            stored=stored, callback=told,
+            stored=stored, callback=report,
         )  # fmt: skip
     for k, case in enumerate(cases):
-        _write(job.run, case, number, found, k)
+        _write(job.run, case, number, edit, k)
 
 
-def _write(run: Run, case: Case, guide: int, found: Edit, k: int) -> None:
+def _write(run: Run, case: Case, guide: int, edit: Edit, k: int) -> None:
     name = f"{case.name}-{guide}"
-    share, blend = found.schedule[k]
+    share, blend = edit.schedule[k]
     state: dict[str, Any] = {
         **read_json(run.path("state", f"{case.picture:03d}-seen.json")),
-        "image": save(run, f"{name}.png", found.images[k].cpu()),
-        "start": save(run, f"{name}-start.png", found.start_images[k].cpu()),
+        "image": save(run, f"{name}.png", edit.images[k].cpu()),
+        "start": save(run, f"{name}-start.png", edit.start_images[k].cpu()),
         "inject": share,
         "blend": blend,
-        "round": found.rounds[k],
-        "score": found.scores[k].item(),
-        "start_score": found.start[k].item(),
-        "trace": found.trace[:, k].tolist(),
+        "round": edit.rounds[k],
+        "score": edit.scores[k].item(),
+        "start_score": edit.start[k].item(),
+        "trace": edit.trace[:, k].tolist(),
     }
     write_json(_state(run, case, guide), state)
 

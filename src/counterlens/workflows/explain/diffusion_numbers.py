@@ -26,20 +26,20 @@ FAITHFUL = 30.0
 FIGURES = 12
 
 
-def tell(
+def report_cases(
     job: Job,
     guides: Sequence[Classifier],
     places: Sequence[Sequence[int]],
-    made: Sequence[Sequence[dict[str, Any]]],
+    cases: Sequence[Sequence[dict[str, Any]]],
 ) -> dict[str, Number]:
     """Write tables and figures of all cases and guides; return the numbers.
 
     Args:
         places: for each guide the target of each case in its numbering.
-        made: for each case what was kept, one for each guide.
+        cases: for each case its states, one for each guide.
     """
     names = unique([guide.name for guide in guides])
-    rows = [row for g in range(len(guides)) for row in _rows(job, guides, names, places, made, g)]
+    rows = [row for g in range(len(guides)) for row in _rows(job, guides, names, places, cases, g)]
     job.run.write_table("uvce", rows)
     if len(guides) > 1:
         job.run.write_table("guides", matrix(rows, names))
@@ -56,7 +56,7 @@ def unique(names: Sequence[str]) -> list[str]:
     return [f"{n} ({i + 1})" if n in names[:i] else n for i, n in enumerate(names)]
 
 
-def asked(net: Classifier, x: Images) -> Probs:
+def confidences_at(net: Classifier, x: Images) -> Probs:
     """Confidences at images of any size."""
     side = net.preprocess.size[0]
     return torch.cat([confidences(net, seen(part, side)) for part in torch.split(x, 64)])
@@ -67,27 +67,27 @@ def _rows(
     guides: Sequence[Classifier],
     names: Sequence[str],
     places: Sequence[Sequence[int]],
-    made: Sequence[Sequence[dict[str, Any]]],
+    cases: Sequence[Sequence[dict[str, Any]]],
     g: int,
 ) -> list[dict[str, Any]]:
     """One row per case of one guide."""
-    states = [case[g] for case in made]
+    states = [case[g] for case in cases]
     x = torch.stack([job.pictures.x[state["picture"]] for state in states])
     z, start = (reread(job.run, [state[key] for state in states]) for key in ("image", "start"))
     outside = 1 - reread(job.run, [state["mask"] for state in states])[:, :1]
     at = torch.arange(len(states))
-    said: dict[str, dict[str, Any]] = {}
+    opinions: dict[str, dict[str, Any]] = {}
     for judge, name, columns in zip(guides, names, places, strict=True):
         where = torch.tensor(list(columns))
-        probs = asked(judge, z)
-        said[name] = {
-            "before": asked(judge, x)[at, where],
+        probs = confidences_at(judge, z)
+        opinions[name] = {
+            "before": confidences_at(judge, x)[at, where],
             "after": probs[at, where],
             "agrees": probs.argmax(1) == where,
             "answer": [judge.classes[k] for k in probs.argmax(1).tolist()],
         }
-    own = said[names[g]]
-    first = asked(guides[g], start)[at, torch.tensor(list(places[g]))]
+    own = opinions[names[g]]
+    first = confidences_at(guides[g], start)[at, torch.tensor(list(places[g]))]
     away, away_start = masked_l2(z, x, outside), masked_l2(start, x, outside)
     inside = masked_l2(z, x, 1 - outside)
     return [
@@ -109,7 +109,7 @@ def _rows(
             "opinions": [
                 {"judge": name, "before": one["before"][i].item(), "after": one["after"][i].item(),
                  "answer": one["answer"][i], "agrees": bool(one["agrees"][i])}
-                for name, one in said.items() if name != names[g]
+                for name, one in opinions.items() if name != names[g]
             ],
             "round": state.get("round", 0),
             **{k: state[k] for k in ("inject", "blend", "psnr", "mask_share", "image", "start",
@@ -121,8 +121,8 @@ def _rows(
 
 
 def matrix(rows: Sequence[dict[str, Any]], names: Sequence[str]) -> list[dict[str, Any]]:
-    """Mean confidence in the target of each judge for the pictures that each guide made."""
-    found = []
+    """Mean confidence in the target of each judge for the images of each guide."""
+    table = []
     for guide in names:
         part = [row for row in rows if row["guide"] == guide]
         own = sum(row["after"] for row in part) / len(part)
@@ -130,13 +130,13 @@ def matrix(rows: Sequence[dict[str, Any]], names: Sequence[str]) -> list[dict[st
         for judge in names:
             others = [o["after"] for row in part for o in row["opinions"] if o["judge"] == judge]
             line[judge] = own if judge == guide else sum(others) / len(others)
-        found.append(line)
-    return found
+        table.append(line)
+    return table
 
 
 def numbers(rows: Sequence[dict[str, Any]], names: Sequence[str]) -> dict[str, Number]:
     """How often the target was reached, how surely, and what it cost; errors apart."""
-    found: dict[str, Number] = {}
+    results: dict[str, Number] = {}
     for area, kinds, what in (
         ("uvce", ("class", "attribute"), "counterfactuals"),
         ("uvce_error", ("error",), "mistaken pictures turned to what they show"),
@@ -144,15 +144,15 @@ def numbers(rows: Sequence[dict[str, Any]], names: Sequence[str]) -> dict[str, N
         for guide in names:
             part = [row for row in rows if row["guide"] == guide and row["kind"] in kinds]
             if part:
-                found |= _of_guide(f"{area}.{key_part(guide)}", part, what)
+                results |= _of_guide(f"{area}.{key_part(guide)}", part, what)
     pictures = {row["id"]: row["psnr"] for row in rows}
     values = np.array(list(pictures.values()))
-    told = "reconstruction after null-text inversion against the picture, 8 bit"
-    found["inversion.psnr"] = _mean(values, (0, 100), f"mean PSNR in dB; {told}")
-    found["inversion.faithful"] = _share(
-        values >= FAITHFUL, f"PSNR of {FAITHFUL:g} dB or more; {told}"
+    how = "reconstruction after null-text inversion against the picture, 8 bit"
+    results["inversion.psnr"] = _mean(values, (0, 100), f"mean PSNR in dB; {how}")
+    results["inversion.faithful"] = _share(
+        values >= FAITHFUL, f"PSNR of {FAITHFUL:g} dB or more; {how}"
     )
-    return found
+    return results
 
 
 def _of_guide(key: str, rows: Sequence[dict[str, Any]], what: str) -> dict[str, Number]:
@@ -161,7 +161,7 @@ def _of_guide(key: str, rows: Sequence[dict[str, Any]], what: str) -> dict[str, 
     away = np.array([row["background"] for row in rows])
     before = np.array([row["background_prompt_only"] for row in rows])
     top = float(max(away.max(), before.max(), 1e-9))
-    found = {
+    results = {
         f"{key}.reached": _share([row["reached"] for row in rows], f"target is the answer; {how}"),
         f"{key}.sure": _share(after >= SURE, f"confidence of {SURE:g} or more; {how}"),
         f"{key}.confidence": _mean(after, (0, 1), f"mean confidence in the target; {how}"),
@@ -175,10 +175,10 @@ def _of_guide(key: str, rows: Sequence[dict[str, Any]], what: str) -> dict[str, 
     }  # fmt: skip
     for judge in dict.fromkeys(o["judge"] for row in rows for o in row["opinions"]):
         votes = [o["agrees"] for row in rows for o in row["opinions"] if o["judge"] == judge]
-        found[f"{key}.agreed_{key_part(judge)}"] = _share(
+        results[f"{key}.agreed_{key_part(judge)}"] = _share(
             votes, f"{judge}, which did not guide, answers the target; {how}"
         )
-    return found
+    return results
 
 
 def _share(flags: Any, protocol: str) -> Number:

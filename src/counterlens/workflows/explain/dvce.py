@@ -36,31 +36,31 @@ SURE = 0.8
 
 def explain_dvce(job: Job, options: DvceOptions) -> dict[str, Number]:
     """One counterfactual of every picture and target; returns the run's numbers."""
-    found = _search(job, options)
+    result = _search(job, options)
     opinions = [
-        opinion(judge, job.classifier.classes, job.pictures.x, found) for judge in job.judges
+        opinion(judge, job.classifier.classes, job.pictures.x, result) for judge in job.judges
     ]
-    words = verdicts(found, opinions)
-    job.run.write_table("counterfactuals", table_rows(job, found, opinions, words, method="dvce"))
+    words = verdicts(result, opinions)
+    job.run.write_table("counterfactuals", table_rows(job, result, opinions, words, method="dvce"))
     job.run.note(
         rule=RULE, judges=[judge.name for judge in job.judges],
         helper=job.robust.name if job.robust else None,
     )  # fmt: skip
-    _draw(job, found, words)
+    _draw(job, result, words)
     helper = f"helper {job.robust.name}" if job.robust else "no robust helper"
     how = f"DVCE, {helper}, 8-bit pictures, after temperature"
     key = "counterfactual.dvce"
     out = {
-        f"{key}.reached": share_of(found.reached, f"target is the top answer; {how}"),
-        f"{key}.sure": share_of(found.after >= SURE, f"confidence of {SURE} or more; {how}"),
-        f"{key}.confidence": mean_of(found.after, (0, 1), f"mean confidence; {how}"),
-        f"{key}.smoothness": mean_of(found.smooth, (-1, 1), f"mean smoothness; {how}"),
+        f"{key}.reached": share_of(result.reached, f"target is the top answer; {how}"),
+        f"{key}.sure": share_of(result.after >= SURE, f"confidence of {SURE} or more; {how}"),
+        f"{key}.confidence": mean_of(result.after, (0, 1), f"mean confidence; {how}"),
+        f"{key}.smoothness": mean_of(result.smooth, (-1, 1), f"mean smoothness; {how}"),
     }
     if opinions:
         agreed = torch.stack([one.agrees for one in opinions]).float().mean(0) > 0.5
         names = ", ".join(one.judge for one in opinions)
-        told = f"more than half of the second classifiers ({names}) answer it; {how}"
-        out[f"{key}.agreed"] = share_of(agreed, told)
+        protocol = f"more than half of the second classifiers ({names}) answer it; {how}"
+        out[f"{key}.agreed"] = share_of(agreed, protocol)
     return out
 
 
@@ -82,9 +82,9 @@ def _search(job: Job, options: DvceOptions) -> Counterfactuals:
         if not path.exists():
             job.log(f"pictures {at + 1}–{at + len(image[cut])} of {len(image)}: "
                     f"{settings.start} steps")  # fmt: skip
-            made = _batch(job, nets, image[cut], target[cut], settings)
+            images = _batch(job, nets, image[cut], target[cut], settings)
             with atomic(path) as file:
-                torch.save((made * 255).round().byte(), file)
+                torch.save((images * 255).round().byte(), file)
         parts.append(torch.load(path, weights_only=True).float() / 255)
     return _measured(job, image, target, torch.cat(parts))
 
@@ -107,17 +107,17 @@ def _batch(job: Job, nets: list[Any], image: Labels, target: Labels, settings: S
         device=model.device,
     )
 
-    def told(i: int, images: Images) -> None:
+    def report(i: int, images: Images) -> None:
         if i % 20 == 0:
             job.log(f"  step {i} of {settings.start}")
 
     with frozen(nets[0]), frozen(nets[-1]):
-        made = dvce(
+        images = dvce(
             model, seen(job.pictures.x[image], model.side), terms[0],
             helper=terms[1] if len(terms) > 1 else None, settings=settings, seeds=seeds,
-            callback=told,
+            callback=report,
         )  # fmt: skip
-    return made.cpu()
+    return images.cpu()
 
 
 def _measured(job: Job, image: Labels, target: Labels, points: Images) -> Counterfactuals:
@@ -137,18 +137,18 @@ def _measured(job: Job, image: Labels, target: Labels, points: Images) -> Counte
     )  # fmt: skip
 
 
-def _draw(job: Job, found: Counterfactuals, words: list[str]) -> None:
+def _draw(job: Job, result: Counterfactuals, words: list[str]) -> None:
     """A figure per picture: a row per target."""
     classes = job.classifier.classes
     for i in range(min(len(job.pictures), FIGURES)):
-        here = torch.nonzero(found.image == i).flatten().tolist()[:FIGURES]
+        here = torch.nonzero(result.image == i).flatten().tolist()[:FIGURES]
         grid, sides = [], []
         for k in here:
-            name = classes[int(found.target[k])]
+            name = classes[int(result.target[k])]
             tone: Any = {EVIDENCE: "good", NOISE: "bad"}.get(words[k], "")
-            first = Panel(job.pictures.x[i], f"{name} {found.before[k]:.2f}")
-            made = Panel(found.points[k], f"{name} {found.after[k]:.2f}\n{words[k]}", tone)
-            grid.append([first, made])
+            first = Panel(job.pictures.x[i], f"{name} {result.before[k]:.2f}")
+            panel = Panel(result.points[k], f"{name} {result.after[k]:.2f}\n{words[k]}", tone)
+            grid.append([first, panel])
             sides.append(f"towards\n{name[:14]}")
         title = f"{job.pictures.ids[i]}: {job.row(i)['predicted']} {job.row(i)['confidence']:.2f}"
         save_figure(

@@ -71,16 +71,16 @@ def _explain(job: Job, key: str) -> dict[str, Number]:
     what, sweep = SWEEPS[key]
     variants = sweep()
     classes = job.classifier.classes
-    found = _ask(job.classifier, job.pictures.x, variants)
+    result = _ask(job.classifier, job.pictures.x, variants)
     rows = []
     for i in range(len(job.pictures)):
         x = job.pictures.x[i : i + 1]
-        before = classes[int(found.before[i])]
-        panels = [Panel(x[0], f"original\n{before[:16]} {found.sure[i]:.2f}")]
+        before = classes[int(result.before[i])]
+        panels = [Panel(x[0], f"original\n{before[:16]} {result.sure[i]:.2f}")]
         for v, variant in enumerate(variants):
             edited = variant.edit(x)[0]
-            answer, sure = classes[int(found.answers[i, v])], found.confidences[i, v].item()
-            flipped = bool(found.flipped[i, v])
+            answer, sure = classes[int(result.answers[i, v])], result.confidences[i, v].item()
+            flipped = bool(result.flipped[i, v])
             rows.append(
                 {
                     **job.row(i),
@@ -96,7 +96,7 @@ def _explain(job: Job, key: str) -> dict[str, Number]:
             panels.append(Panel(edited, caption, "bad" if flipped else ""))
         if i < 12:
             grid = [panels[a : a + COLUMNS] for a in range(0, len(panels), COLUMNS)]
-            title = f"{job.pictures.ids[i]}: {int(found.flipped[i].sum())} of {len(variants)} flip"
+            title = f"{job.pictures.ids[i]}: {int(result.flipped[i].sum())} of {len(variants)} flip"
             save_figure(job.run, f"figure-{i:03d}", grid, title=title)
     job.run.write_table("edits", rows)
-    return flip_numbers(found, key, what)
+    return flip_numbers(result, key, what)

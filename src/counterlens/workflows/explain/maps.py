@@ -26,10 +26,10 @@ def explain_maps(job: Job, *, figures: str = "figure") -> dict[str, Number]:
         for target in wanted:
             line = [Panel(x[0], f"{classes[target]} {job.probs[i, target]:.2f}")]
             for method in METHODS:
-                heat = class_cam(
+                cam = class_cam(
                     job.classifier, x, torch.tensor([target]), method=method, layer=place
                 )
-                seen = heat.picture.cpu()
+                seen = cam.picture.cpu()
                 name = f"{i:03d}-{target}-{key_part(method)}"
                 rows.append(
                     {

@@ -4,8 +4,8 @@ from typing import Any
 
 from counterlens.workflows._shared.generator_options import (
     GROUP,
-    Drawing,
-    Memory,
+    GeneratorOption,
+    MemoryOption,
     captioner,
     guidance,
     mask,
@@ -121,7 +121,7 @@ class PixelOptions(PixelSearch, ExplainOptions, Judges, Targets):
 
 
 @record
-class DiffusionOptions(Memory, Drawing, ExplainOptions, Judges, Targets):
+class DiffusionOptions(MemoryOption, GeneratorOption, ExplainOptions, Judges, Targets):
     """Options of explain diffusion."""
 
     caption: tuple[str, ...] = option(
@@ -150,7 +150,7 @@ class DiffusionOptions(Memory, Drawing, ExplainOptions, Judges, Targets):
 
 
 @record
-class DvceOptions(Drawing, ExplainOptions, Judges, Robust, Targets):
+class DvceOptions(GeneratorOption, ExplainOptions, Judges, Robust, Targets):
     """Options of explain dvce."""
 
     sampling_steps: int = sampling_steps(200, ", of which the second half is walked")

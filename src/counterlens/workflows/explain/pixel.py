@@ -39,15 +39,15 @@ FIGURES = 12
 
 def explain_pixel(job: Job, options: PixelOptions) -> dict[str, Number]:
     """Counterfactuals of every picture, target and radius; returns the run's numbers."""
-    found = search(job, options)
+    result = search(job, options)
     opinions = [
-        opinion(judge, job.classifier.classes, job.pictures.x, found) for judge in job.judges
+        opinion(judge, job.classifier.classes, job.pictures.x, result) for judge in job.judges
     ]
-    words = verdicts(found, opinions)
-    job.run.write_table("counterfactuals", table_rows(job, found, opinions, words))
+    words = verdicts(result, opinions)
+    job.run.write_table("counterfactuals", table_rows(job, result, opinions, words))
     job.run.note(rule=RULE, judges=[judge.name for judge in job.judges])
-    draw(job, found, opinions, words)
-    return numbers(found, opinions, words)
+    draw(job, result, opinions, words)
+    return numbers(result, opinions, words)
 
 
 def search(job: Job, options: PixelOptions) -> Counterfactuals:
@@ -91,7 +91,7 @@ def search(job: Job, options: PixelOptions) -> Counterfactuals:
 
 
 def numbers(
-    found: Counterfactuals, opinions: Sequence[Opinion], words: Sequence[str]
+    result: Counterfactuals, opinions: Sequence[Opinion], words: Sequence[str]
 ) -> dict[str, Number]:
     """How often each budget was enough, and for whom."""
     out = {}
@@ -99,12 +99,12 @@ def numbers(
         torch.stack([one.agrees for one in opinions]).float().mean(0) > 0.5 if opinions else None
     )
     names = ", ".join(one.judge for one in opinions)
-    for radius in sorted(set(found.radius.tolist())):
-        rows = found.radius == radius
-        key = f"counterfactual.{key_part(f'{found.norm}:{show_radius(found.norm, radius)}')}"
-        how = f"{found.norm} {show_radius(found.norm, radius)}, 8-bit pictures, after temperature"
-        sure = found.after[rows] >= SURE
-        out[f"{key}.reached"] = share_of(found.reached[rows], f"target is the top answer; {how}")
+    for radius in sorted(set(result.radius.tolist())):
+        rows = result.radius == radius
+        key = f"counterfactual.{key_part(f'{result.norm}:{show_radius(result.norm, radius)}')}"
+        how = f"{result.norm} {show_radius(result.norm, radius)}, 8-bit pictures, after temperature"
+        sure = result.after[rows] >= SURE
+        out[f"{key}.reached"] = share_of(result.reached[rows], f"target is the top answer; {how}")
         out[f"{key}.sure"] = share_of(sure, f"confidence in the target of {SURE} or more; {how}")
         if agreed is not None:
             out[f"{key}.agreed"] = share_of(
@@ -113,25 +113,25 @@ def numbers(
         picked = [word for word, here in zip(words, rows.tolist(), strict=True) if here]
         shown = torch.tensor([word == EVIDENCE for word in picked])
         out[f"{key}.evidence"] = share_of(shown, f"verdict class evidence; {how}")
-        out[f"{key}.confidence"] = mean_of(found.after[rows], (0, 1), f"mean confidence; {how}")
-        out[f"{key}.smoothness"] = mean_of(found.smooth[rows], (-1, 1), f"mean smoothness; {how}")
+        out[f"{key}.confidence"] = mean_of(result.after[rows], (0, 1), f"mean confidence; {how}")
+        out[f"{key}.smoothness"] = mean_of(result.smooth[rows], (-1, 1), f"mean smoothness; {how}")
     return out
 
 
 def draw(
-    job: Job, found: Counterfactuals, opinions: Sequence[Opinion], words: Sequence[str]
+    job: Job, result: Counterfactuals, opinions: Sequence[Opinion], words: Sequence[str]
 ) -> None:
     """A figure per picture as in the paper: a row per target, a column per radius."""
     classes = job.classifier.classes
-    radii = sorted(set(found.radius.tolist()))
-    heads = ["original", *(f"{_sign(found.norm)} {show_radius(found.norm, r)}" for r in radii)]
+    radii = sorted(set(result.radius.tolist()))
+    heads = ["original", *(f"{_sign(result.norm)} {show_radius(result.norm, r)}" for r in radii)]
     for i in range(min(len(job.pictures), FIGURES)):
         grids, sides = [], []
         for target in job.targets[i][:FIGURES]:
-            here = torch.nonzero((found.image == i) & (found.target == target)).flatten().tolist()
-            here.sort(key=lambda k: found.radius[k].item())
-            first = Panel(job.pictures.x[i], f"{classes[target]} {found.before[here[0]]:.2f}")
-            grids.append([first, *(_panel(found, k, classes[target], words[k]) for k in here)])
+            here = torch.nonzero((result.image == i) & (result.target == target)).flatten().tolist()
+            here.sort(key=lambda k: result.radius[k].item())
+            first = Panel(job.pictures.x[i], f"{classes[target]} {result.before[here[0]]:.2f}")
+            grids.append([first, *(_panel(result, k, classes[target], words[k]) for k in here)])
             sides.append(f"towards\n{classes[target][:14]}")
         title = f"{job.pictures.ids[i]}: {job.row(i)['predicted']} {job.row(i)['confidence']:.2f}"
         save_figure(job.run, f"figure-{i:03d}", grids, heads=heads, sides=sides, title=title)
@@ -149,14 +149,14 @@ def show_radius(norm: str, radius: float) -> str:
     return f"{radius:.4g}"
 
 
-def _panel(found: Counterfactuals, k: int, name: str, word: str) -> Panel:
+def _panel(result: Counterfactuals, k: int, name: str, word: str) -> Panel:
     tone = {EVIDENCE: "good", NOISE: "bad"}.get(word, "")
-    return Panel(found.points[k], f"{name} {found.after[k]:.2f}\n{word}", tone)  # type: ignore[arg-type]
+    return Panel(result.points[k], f"{name} {result.after[k]:.2f}\n{word}", tone)  # type: ignore[arg-type]
 
 
 def table_rows(
     job: Job,
-    found: Counterfactuals,
+    result: Counterfactuals,
     opinions: Sequence[Opinion],
     words: Sequence[str],
     *,
@@ -164,30 +164,30 @@ def table_rows(
 ) -> list[dict[str, Any]]:
     """One row per counterfactual, its pictures as files; another method than pixels says so."""
     classes = job.classifier.classes
-    size = found.points.shape[2] * found.points.shape[3]
+    size = result.points.shape[2] * result.points.shape[3]
     rows = []
-    for k in range(len(found)):
-        i, target = int(found.image[k]), int(found.target[k])
-        budget = f"{key_part(found.norm)}-{found.radius[k].item():.4g}"
+    for k in range(len(result)):
+        i, target = int(result.image[k]), int(result.target[k])
+        budget = f"{key_part(result.norm)}-{result.radius[k].item():.4g}"
         name = f"{i:03d}-{target}-{method or budget}"
-        x, z = job.pictures.x[i], found.points[k]
+        x, z = job.pictures.x[i], result.points[k]
         rows.append(
             {
                 **job.row(i),
                 "target": classes[target],
                 **({"method": method} if method else {}),
-                "norm": found.norm,
-                "radius": found.radius[k].item(),
+                "norm": result.norm,
+                "radius": result.radius[k].item(),
                 "image": save(job.run, f"{name}.png", z),
                 "difference": save(job.run, f"{name}-difference.png", difference(z, x)),
-                "before": round(found.before[k].item(), 6),
-                "after": round(found.after[k].item(), 6),
-                "answer": classes[int(found.answer[k])],
-                "sure": round(found.sure[k].item(), 6),
-                "distance": found.distance[k].item(),
-                "changed": int(found.changed[k]),
-                "changed_share": round(int(found.changed[k]) / size, 6),
-                "smoothness": round(found.smooth[k].item(), 4),
+                "before": round(result.before[k].item(), 6),
+                "after": round(result.after[k].item(), 6),
+                "answer": classes[int(result.answer[k])],
+                "sure": round(result.sure[k].item(), 6),
+                "distance": result.distance[k].item(),
+                "changed": int(result.changed[k]),
+                "changed_share": round(int(result.changed[k]) / size, 6),
+                "smoothness": round(result.smooth[k].item(), 4),
                 "opinions": [
                     {
                         "judge": one.judge,
@@ -207,8 +207,8 @@ def table_rows(
 def _load(data: bytes, norm: Any) -> Counterfactuals:
     import io
 
-    with np.load(io.BytesIO(data)) as kept:
-        return Counterfactuals(norm=norm, **{k: torch.from_numpy(kept[k]) for k in kept.files})
+    with np.load(io.BytesIO(data)) as stored:
+        return Counterfactuals(norm=norm, **{k: torch.from_numpy(stored[k]) for k in stored.files})
 
 
 def share_of(flags: torch.Tensor, protocol: str) -> Number:

@@ -45,7 +45,7 @@ from counterlens.workflows._shared.generate import (
 from counterlens.workflows._shared.generator import open_generator_for
 from counterlens.workflows._shared.objects import load_all
 from counterlens.workflows._shared.session import Log
-from counterlens.workflows.neurons.job import Job, Rows, Work
+from counterlens.workflows.neurons.job import FeatureRows, NeuronJob, NeuronWork
 from counterlens.workflows.neurons.options import DrawOptions
 from counterlens.workflows.neurons.scan import (
     Scan,
@@ -104,7 +104,7 @@ class Drawing:
         return torch.nn.functional.one_hot(torch.tensor(unit - self.width), len(weight)).to(weight)
 
 
-def draw(job: Job, options: DrawOptions) -> Work:
+def draw(job: NeuronJob, options: DrawOptions) -> NeuronWork:
     """Pictures of units and logits by a generator, beside real images and prompts."""
     net = job.classifier
     listed = _listed(options.words) if options.words else ()
@@ -127,7 +127,7 @@ def draw(job: Job, options: DrawOptions) -> Work:
         load_captioner(options.captioner, device=model.device) if options.captioner else None
     )
 
-    def work(run: Run) -> tuple[Rows, dict[str, Number]]:
+    def work(run: Run) -> tuple[FeatureRows, dict[str, Number]]:
         run.note(search=asdict(settings))
         return draw_units(
             Drawing(

@@ -54,7 +54,7 @@ from counterlens.workflows._shared.objects import pictures_given
 from counterlens.workflows._shared.pictures import Pictures, open_pictures
 from counterlens.workflows._shared.session import Log
 from counterlens.workflows.neurons.data import read_known
-from counterlens.workflows.neurons.job import Job, Rows, Work
+from counterlens.workflows.neurons.job import FeatureRows, NeuronJob, NeuronWork
 from counterlens.workflows.neurons.npca import components
 from counterlens.workflows.neurons.options import CounterfactualOptions
 from counterlens.workflows.neurons.pixel import key
@@ -97,7 +97,7 @@ class Editing:
     log: Log
 
 
-def counterfactual(job: Job, options: CounterfactualOptions) -> Work:
+def counterfactual(job: NeuronJob, options: CounterfactualOptions) -> NeuronWork:
     """The features that the options name, raised and lowered on pictures by a generator."""
     net = job.classifier
     directions = [unit_direction(net, number) for number in dict.fromkeys(options.unit)]
@@ -113,7 +113,7 @@ def counterfactual(job: Job, options: CounterfactualOptions) -> Work:
     settings = replace(base, chain=changed(base.chain, options.changes))
     masks = _masks(options.mask, pictures.ids, side)
 
-    def work(run: Run) -> tuple[Rows, dict[str, Number]]:
+    def work(run: Run) -> tuple[FeatureRows, dict[str, Number]]:
         run.note(search=asdict(settings.chain), generator=model.name)
         run.write_table("notes", [{"note": note} for note in pictures.notes])
         editing = Editing(
@@ -177,7 +177,7 @@ def edit_directions(
         in_parts(
             missing, lambda: _plan(job, directions, len(missing)),
             lambda rows, stored: _make(job, directions, rows, stored, names),
-            steps=job.settings.chain.steps, say=job.log, what="pictures",
+            steps=job.settings.chain.steps, log=job.log, what="pictures",
         )  # fmt: skip
     rows: list[dict[str, Any]] = []
     numbers: dict[str, Number] = {}

@@ -11,13 +11,13 @@ from counterlens.models.parts import features
 from counterlens.runs import Number, Run
 from counterlens.workflows._shared.session import Log
 
-Rows = list[dict[str, Any]]
-Work = Callable[[Run], tuple[Rows, dict[str, Number]]]
+FeatureRows = list[dict[str, Any]]
+NeuronWork = Callable[[Run], tuple[FeatureRows, dict[str, Number]]]
 """What a method does once the run exists: rows of the table of features, and numbers."""
 
 
 @dataclass(frozen=True)
-class Job:
+class NeuronJob:
     """One call.
 
     Args:

@@ -28,7 +28,7 @@ from counterlens.workflows._shared.objects import pictures_given
 from counterlens.workflows._shared.pictures import open_pictures
 from counterlens.workflows._shared.session import Log
 from counterlens.workflows.neurons.data import Known, read_known
-from counterlens.workflows.neurons.job import Job, Rows, Work
+from counterlens.workflows.neurons.job import FeatureRows, NeuronJob, NeuronWork
 from counterlens.workflows.neurons.options import ComponentOptions
 from counterlens.workflows.neurons.pixel import key, on_pictures
 from counterlens.workflows.neurons.scan import pixels
@@ -40,7 +40,7 @@ MANY = 50
 ACTIVE, FOREIGN = "most activating images", "most activating images of other classes"
 
 
-def npca(job: Job, options: ComponentOptions) -> Work:
+def npca(job: NeuronJob, options: ComponentOptions) -> NeuronWork:
     """Components on the data; or, where pictures are given, raised on these in pixel space."""
     net = job.classifier
     job.check_head()
@@ -49,7 +49,7 @@ def npca(job: Job, options: ComponentOptions) -> Work:
     given = pictures_given(options.image, options.limit, options.seed)
     pictures = open_pictures(given, net, limit=options.limit, seed=options.seed) if given else None
 
-    def work(run: Run) -> tuple[Rows, dict[str, Number]]:
+    def work(run: Run) -> tuple[FeatureRows, dict[str, Number]]:
         run.note(data=known.images.name)
         if pictures is None:
             return show_components(run, net, known, chosen, job.log)

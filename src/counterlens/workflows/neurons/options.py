@@ -4,8 +4,8 @@ from pathlib import Path
 
 from counterlens.workflows._shared.generator_options import (
     GROUP,
-    Drawing,
-    Memory,
+    GeneratorOption,
+    MemoryOption,
     SearchSettings,
     captioner,
     mask,
@@ -29,7 +29,7 @@ class NeuronOptions(Output, Resumable, Compute, Trust):
 
 
 @record
-class Units:
+class UnitOption:
     """Of methods that take units by number."""
 
     unit: tuple[int, ...] = option(
@@ -38,7 +38,7 @@ class Units:
 
 
 @record
-class Logits:
+class LogitOption:
     """Of methods that draw pictures from nothing."""
 
     logit: tuple[str, ...] = option(
@@ -47,7 +47,7 @@ class Logits:
 
 
 @record
-class Components:
+class ComponentOption:
     """Of methods that take components of classes."""
 
     npca: tuple[str, ...] = option(
@@ -59,7 +59,7 @@ class Components:
 
 
 @record
-class Pictures:
+class PictureOption:
     """Of methods that show features on pictures."""
 
     image: tuple[str, ...] = option(
@@ -75,7 +75,7 @@ class Pictures:
 
 
 @record
-class Data:
+class DataOption:
     """Of methods that compare with real images."""
 
     data: str | None = option(
@@ -84,7 +84,7 @@ class Data:
 
 
 @record
-class Labelled(Data):
+class LabelledDataOption(DataOption):
     """Of methods that need real images of the classes."""
 
     data: str = option(
@@ -93,14 +93,23 @@ class Labelled(Data):
 
 
 @record
-class ShowOptions(Pictures, Logits, Units, NeuronOptions):
+class ShowOptions(PictureOption, LogitOption, UnitOption, NeuronOptions):
     """Options of neurons show."""
 
     steps: int = option(256, help="Steps of the search in pixel space.", unit="N", group=FEATURES)
 
 
 @record
-class DrawOptions(Distributed, SearchSettings, Memory, Drawing, Data, Logits, Units, NeuronOptions):
+class DrawOptions(
+    Distributed,
+    SearchSettings,
+    MemoryOption,
+    GeneratorOption,
+    DataOption,
+    LogitOption,
+    UnitOption,
+    NeuronOptions,
+):
     """Options of neurons diffusion."""
 
     count: int = option(4, help="Images to generate of each, per unit.", unit="N", group=FEATURES)
@@ -114,12 +123,14 @@ class DrawOptions(Distributed, SearchSettings, Memory, Drawing, Data, Logits, Un
 
 
 @record
-class ComponentOptions(Pictures, Labelled, Components, NeuronOptions):
+class ComponentOptions(PictureOption, LabelledDataOption, ComponentOption, NeuronOptions):
     """Options of neurons npca."""
 
 
 @record
-class SpuriousOptions(Drawing, Labelled, Components, Units, NeuronOptions):
+class SpuriousOptions(
+    GeneratorOption, LabelledDataOption, ComponentOption, UnitOption, NeuronOptions
+):
     """Options of neurons spurious."""
 
     mask: tuple[str, ...] = mask(
@@ -133,7 +144,14 @@ class SpuriousOptions(Drawing, Labelled, Components, Units, NeuronOptions):
 
 @record
 class CounterfactualOptions(
-    SearchSettings, Memory, Drawing, Data, Pictures, Components, Units, NeuronOptions
+    SearchSettings,
+    MemoryOption,
+    GeneratorOption,
+    DataOption,
+    PictureOption,
+    ComponentOption,
+    UnitOption,
+    NeuronOptions,
 ):
     """Options of neurons counterfactual."""
 

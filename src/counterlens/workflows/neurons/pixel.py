@@ -1,7 +1,7 @@
 """Features in pixel space: where pictures drive one, and what they become when it is raised."""
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
@@ -10,21 +10,20 @@ from counterlens.explanations.cam import feature_saliency, overlay
 from counterlens.explanations.counterfactuals.targets import class_index
 from counterlens.explanations.features.directions import Direction, unit_direction
 from counterlens.explanations.features.feature_attack import feature_attack
-from counterlens.explanations.features.neurons import NeuronPictures, neuron_pictures
+from counterlens.explanations.features.neurons import Kind, NeuronPictures, neuron_pictures
 from counterlens.explanations.figure import Panel
 from counterlens.models.parts import head
 from counterlens.runs import Number, Run, key_part
 from counterlens.workflows._shared.figures import save, save_figure
 from counterlens.workflows._shared.objects import pictures_given
 from counterlens.workflows._shared.pictures import Pictures, open_pictures
-from counterlens.workflows.neurons.job import Job, Rows, Work
+from counterlens.workflows.neurons.job import FeatureRows, NeuronJob, NeuronWork
 from counterlens.workflows.neurons.options import ShowOptions
 
 COLUMNS = 8
-Kind = Literal["unit", "logit"]
 
 
-def show(job: Job, options: ShowOptions) -> Work:
+def show(job: NeuronJob, options: ShowOptions) -> NeuronWork:
     """An image from nothing for each unit and logit; on pictures the units' maps and attacks."""
     net, units = job.classifier, list(options.unit)
     classes = [class_index(net.classes, str(name)) for name in options.logit]
@@ -32,8 +31,8 @@ def show(job: Job, options: ShowOptions) -> Work:
     pictures = open_pictures(given, net, limit=options.limit, seed=options.seed) if given else None
     directions = [unit_direction(net, number) for number in units] if pictures else []
 
-    def work(run: Run) -> tuple[Rows, dict[str, Number]]:
-        rows: Rows = []
+    def work(run: Run) -> tuple[FeatureRows, dict[str, Number]]:
+        rows: FeatureRows = []
         panels: list[Panel] = []
         kinds: tuple[tuple[Kind, list[int]], ...] = (("unit", units), ("logit", classes))
         for kind, numbers in kinds:
@@ -52,9 +51,11 @@ def show(job: Job, options: ShowOptions) -> Work:
     return work
 
 
-def on_pictures(run: Run, job: Job, pictures: Pictures, directions: Sequence[Direction]) -> Rows:
+def on_pictures(
+    run: Run, job: NeuronJob, pictures: Pictures, directions: Sequence[Direction]
+) -> FeatureRows:
     """Where each picture drives each feature, and the feature attack."""
-    rows: Rows = []
+    rows: FeatureRows = []
     for direction in directions:
         job.log(f"{direction.name} on {len(pictures)} pictures")
         rows += raised(run, job.classifier, pictures, direction)
@@ -78,7 +79,7 @@ def _name(classifier: Classifier, kind: str, number: int) -> str:
 
 def _rows(
     run: Run, classifier: Classifier, drawn: NeuronPictures, kind: str, numbers: Sequence[int]
-) -> Rows:
+) -> FeatureRows:
     return [
         {
             "kind": kind,

@@ -18,13 +18,13 @@ from counterlens.workflows._shared.result import Result
 from counterlens.workflows._shared.session import facts, logger, running
 from counterlens.workflows.neurons.diffusion import draw
 from counterlens.workflows.neurons.edits import EDIT, counterfactual
-from counterlens.workflows.neurons.job import Job, Work
+from counterlens.workflows.neurons.job import NeuronJob, NeuronWork
 from counterlens.workflows.neurons.npca import npca
 from counterlens.workflows.neurons.options import METHODS, DrawOptions, NeuronOptions
 from counterlens.workflows.neurons.pixel import show
 from counterlens.workflows.neurons.spurious import spurious
 
-NEURONS: Mapping[str, Callable[[Job, Any], Work]] = {
+NEURONS: Mapping[str, Callable[[NeuronJob, Any], NeuronWork]] = {
     "show": show,
     "diffusion": draw,
     "npca": npca,
@@ -58,7 +58,7 @@ def neurons(model: object, *, method: str, options: NeuronOptions) -> Result:
     (classifier,) = load_all(
         [given], device=options.device, trust_remote_code=options.trust_remote_code
     )
-    work = NEURONS[method](Job(given, classifier, logger(options)), options)
+    work = NEURONS[method](NeuronJob(given, classifier, logger(options)), options)
     name = f"{key_part(classifier.name)}-{key_part(_named(method, options))}"
     inputs = {"model": words(given), "method": method}
     with running("neurons", _written(options), name=name, inputs=inputs) as run:

@@ -32,7 +32,7 @@ from counterlens.workflows._shared.figures import save, save_figure
 from counterlens.workflows._shared.generator import misfit, open_generator_for
 from counterlens.workflows._shared.session import Log
 from counterlens.workflows.neurons.data import Known, read_known
-from counterlens.workflows.neurons.job import Job, Rows, Work
+from counterlens.workflows.neurons.job import FeatureRows, NeuronJob, NeuronWork
 from counterlens.workflows.neurons.npca import components
 from counterlens.workflows.neurons.object_masks import Find, Masks, by_attention, find_masks
 from counterlens.workflows.neurons.options import SpuriousOptions
@@ -68,7 +68,7 @@ class Judged:
     verdict: str
 
 
-def spurious(job: Job, options: SpuriousOptions) -> Work:
+def spurious(job: NeuronJob, options: SpuriousOptions) -> NeuronWork:
     """The features that the options name, or those that speak for each class, ranked."""
     net, log = job.classifier, job.log
     if len(options.mask) > 1:
@@ -81,7 +81,7 @@ def spurious(job: Job, options: SpuriousOptions) -> Work:
         model = open_generator_for([net], options.generator, half=False)
         return by_attention(model, net, options.seed)
 
-    def work(run: Run) -> tuple[Rows, dict[str, Number]]:
+    def work(run: Run) -> tuple[FeatureRows, dict[str, Number]]:
         fits = bool(zoo.generators()) and not misfit(net)
         masks = find_masks(
             net, known, options.data, options.mask[0] if options.mask else None,
@@ -101,7 +101,7 @@ def spurious(job: Job, options: SpuriousOptions) -> Work:
 
 
 def _chosen(
-    job: Job, options: SpuriousOptions, known: Known, masks: Masks, units: Sequence[Direction]
+    job: NeuronJob, options: SpuriousOptions, known: Known, masks: Masks, units: Sequence[Direction]
 ) -> list[Candidate]:
     """The features to rank, each with the images that it is judged on."""
     if not (units or options.npca):

@@ -25,7 +25,7 @@ from counterlens.metrics.similarity import smoothness
 from counterlens.models.nets.lpips import Lpips
 from counterlens.runs import Number
 from counterlens.types import Images, Labels
-from counterlens.workflows.quality.methods import Bench, Made
+from counterlens.workflows.quality.methods import ArmImages, Bench
 from counterlens.workflows.quality.real import Real
 
 SURE = 0.8
@@ -72,7 +72,7 @@ class Measured:
 
 def measure(
     bench: Bench,
-    made: Made,
+    output: ArmImages,
     guide: Classifier,
     judges: Sequence[Classifier],
     *,
@@ -81,7 +81,7 @@ def measure(
     real: Real | None,
 ) -> Measured:
     """Everything about one method's images."""
-    x, z = bench.x, made.images
+    x, z = bench.x, output.images
     columns, answers = _validity(bench, z, guide)
     columns |= _truth(bench, z, judges, answers)
     columns["l2"] = (z - x).flatten(1).norm(dim=1)
@@ -154,34 +154,36 @@ def _looks(lpips: Lpips, z: Images, x: Images, masks: Float[Tensor, "n 1 h w"] |
 
 
 def numbers(
-    bench: Bench, arm: str, made: Made, found: Measured, real: Real | None, how: str
+    bench: Bench, arm: str, output: ArmImages, measured: Measured, real: Real | None, how: str
 ) -> dict[str, Number]:
     """One method's row of the table."""
     key = f"quality.{arm}"
     out: dict[str, Number] = {}
     for name, (words, bounds) in WORDS.items():
-        if name in found.columns:
-            told = f"{words}; guide {found.guide}; {how}"
-            out[f"{key}.{name}"] = mean_number(found.columns[name], bench.image, bounds, told,
-                                               share=name in SHARES)  # fmt: skip
-    for name in (one for one in found.columns if one.startswith("agreed.")):
+        if name in measured.columns:
+            protocol = f"{words}; guide {measured.guide}; {how}"
+            out[f"{key}.{name}"] = mean_number(
+                measured.columns[name], bench.image, bounds, protocol, share=name in SHARES
+            )
+    for name in (one for one in measured.columns if one.startswith("agreed.")):
         judge = name.removeprefix("agreed.").replace(".", "_")
-        told = f"{name.removeprefix('agreed.')} answers the target; {how}"
+        protocol = f"{name.removeprefix('agreed.')} answers the target; {how}"
         out[f"{key}.agreed_{judge}"] = mean_number(
-            found.columns[name], bench.image, UNIT, told, share=True
+            measured.columns[name], bench.image, UNIT, protocol, share=True
         )
-    if found.blocks is not None and real is not None:
-        value, low, high = t_interval(found.blocks)
+    if measured.blocks is not None and real is not None:
+        value, low, high = t_interval(measured.blocks)
         out[f"{key}.kid"] = Number(
-            value, len(made.images), low, high,
+            value, len(output.images), low, high,
             f"unbiased KID to {len(real.reference)} real images of the target classes, "
-            f"{real.how}; mean of {len(found.blocks)} disjoint blocks, Student's interval; {how}",
+            f"{real.how}; mean of {len(measured.blocks)} disjoint blocks, Student's interval; "
+            f"{how}",
         )  # fmt: skip
-    rows = len(made.images)
+    rows = len(output.images)
     out[f"{key}.seconds"] = Number(
-        made.seconds / rows, rows, None, None, f"seconds per counterfactual, in batches; {how}"
+        output.seconds / rows, rows, None, None, f"seconds per counterfactual, in batches; {how}"
     )
-    for name, count in made.passes.items():
+    for name, count in output.passes.items():
         word = "denoiser" if name == "denoiser" else "classifier"
         before = out.get(f"{key}.{word}_passes")
         total = count / rows + (before.value or 0 if before else 0)
@@ -201,17 +203,17 @@ def gaps(
     for name, (words, bounds) in WORDS.items():
         if name not in one.columns or name not in two.columns:
             continue
-        told = f"{words}: {tail}"
+        protocol = f"{words}: {tail}"
         left, right = one.columns[name], two.columns[name]
         wide = (-(bounds[1] - bounds[0]), bounds[1] - bounds[0])
         if name in SHARES and bench.single:
-            out[f"{key}.{name}"] = _share_gap(left > 0.5, right > 0.5, told)
+            out[f"{key}.{name}"] = _share_gap(left > 0.5, right > 0.5, protocol)
         else:
-            out[f"{key}.{name}"] = mean_number(left - right, bench.image, wide, told)
+            out[f"{key}.{name}"] = mean_number(left - right, bench.image, wide, protocol)
     if one.blocks is not None and two.blocks is not None:
         value, low, high = t_interval(one.blocks - two.blocks)
-        told = f"KID: {tail}; {len(one.blocks)} shared blocks, Student's interval"
-        out[f"{key}.kid"] = Number(value, len(bench.image), low, high, told)
+        protocol = f"KID: {tail}; {len(one.blocks)} shared blocks, Student's interval"
+        out[f"{key}.kid"] = Number(value, len(bench.image), low, high, protocol)
     return out
 
 
@@ -244,14 +246,16 @@ def mean_number(
     return Number(mean, len(values), low, high, protocol)
 
 
-def _share_gap(one: Tensor, two: Tensor, told: str) -> Number:
+def _share_gap(one: Tensor, two: Tensor, protocol: str) -> Number:
     counts = [int((a & b).sum()) for a, b in ((one, two), (one, ~two), (~one, two), (~one, ~two))]
     low, high = newcombe_paired(*counts)
     gap = (one.double() - two.double()).mean().item()
-    return Number(gap, len(one), low, high, f"{told}; Newcombe paired interval")
+    return Number(gap, len(one), low, high, f"{protocol}; Newcombe paired interval")
 
 
-def rows_of(bench: Bench, arm: str, found: Measured, files: Sequence[str]) -> list[dict[str, Any]]:
+def rows_of(
+    bench: Bench, arm: str, measured: Measured, files: Sequence[str]
+) -> list[dict[str, Any]]:
     """One row per counterfactual for the run's table."""
     names = bench.classifier.classes
     out = []
@@ -259,19 +263,19 @@ def rows_of(bench: Bench, arm: str, found: Measured, files: Sequence[str]) -> li
         i = int(bench.image[k])
         values = {
             name: None if column[k].isnan() else round(column[k].item(), 6)
-            for name, column in found.columns.items()
+            for name, column in measured.columns.items()
         }
         label = bench.pictures.labels[i]
         out.append(
             {
                 "method": arm,
-                "guide": found.guide,
+                "guide": measured.guide,
                 "id": bench.pictures.ids[i],
                 "label": names[label] if label >= 0 else None,
                 "predicted": names[int(bench.answer[i])],
                 "target": names[int(bench.target[k])],
                 "image": files[k],
-                "answers": {who: said[k] for who, said in found.answers.items()},
+                "answers": {who: answers[k] for who, answers in measured.answers.items()},
                 **values,
             }
         )

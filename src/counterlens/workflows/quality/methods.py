@@ -1,6 +1,6 @@
 """The methods that an evaluation compares: each turns the same pictures towards the same targets.
 
-Every batch is kept as soon as it is made, with its time and the passes through each network.
+Every batch is written as soon as it is computed, with its time and the passes through each network.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -42,12 +42,12 @@ from counterlens.types import Images, Labels
 from counterlens.workflows._shared.generate import seed_of
 from counterlens.workflows._shared.metering import metered
 from counterlens.workflows._shared.pictures import Pictures
-from counterlens.workflows._shared.session import Say
+from counterlens.workflows._shared.session import Log
 
 
 @dataclass(frozen=True)
 class Bench:
-    """What every method is asked.
+    """What every method gets.
 
     Args:
         classifier: the one that is explained.
@@ -100,8 +100,8 @@ class Bench:
 
 
 @dataclass(frozen=True)
-class Made:
-    """What a method made of each row.
+class ArmImages:
+    """The images of a method, one for each row.
 
     Args:
         images: with 8-bit values, of the classifier's size.
@@ -116,7 +116,7 @@ class Made:
     masks: Float[Tensor, "n 1 h w"] | None = None
 
 
-Batch = dict[str, Made]
+Batch = dict[str, ArmImages]
 
 
 def pixel_arm(bench: Bench, guide: Classifier, name: str) -> Batch:
@@ -128,42 +128,47 @@ def pixel_arm(bench: Bench, guide: Classifier, name: str) -> Batch:
             f"{bench.classifier.preprocess.size} as {bench.classifier.name} does."
         )
     with metered({guide.name: guide.net}) as meter:
-        found = counterfactuals(
+        result = counterfactuals(
             guide, bench.x, [[k] for k in places.tolist()], norm=bench.norm,
             radii=[bench.radius], steps=bench.steps, seed=bench.seed,
             batch=len(bench.image) if guide.mean.device.type == "cuda" else None,
         )  # fmt: skip
-    return {name: Made(found.points, meter.seconds, dict(meter.rows))}
+    return {name: ArmImages(result.points, meter.seconds, dict(meter.rows))}
 
 
-def dvce_arm(bench: Bench, say: Say) -> Batch:
+def dvce_arm(bench: Bench, log: Log) -> Batch:
     """Guided sampling, with the robust classifier as helper where there is one."""
     model, net = _generator(bench), bench.classifier
     nets = [net] if bench.robust is None else [net, bench.robust]
     terms = [class_term(one, matched(one, net.classes, bench.target)) for one in nets]
     x = seen(bench.x, model.side).to(model.device)
 
-    def told(i: int, images: Images) -> None:
+    def report(i: int, images: Images) -> None:
         if i % 25 == 0:
-            say(f"  step {i} of {bench.dvce.start}")
+            log(f"  step {i} of {bench.dvce.start}")
 
     with ExitStack() as stack, metered(_networks(model, nets)) as meter:
         for one in nets:
             stack.enter_context(frozen(one))
         images = guided.dvce(
             model, x, terms[0], helper=terms[1] if len(terms) > 1 else None,
-            settings=bench.dvce, seeds=bench.seeds().to(model.device), callback=told,
+            settings=bench.dvce, seeds=bench.seeds().to(model.device), callback=report,
         )  # fmt: skip
-        kept = _eight_bits(images, net)
-    return {"dvce": Made(kept, meter.seconds, dict(meter.rows))}
+        rounded = _eight_bits(images, net)
+    return {"dvce": ArmImages(rounded, meter.seconds, dict(meter.rows))}
 
 
 def uvce_arm(
-    bench: Bench, kept: StoredSteps = None, *, say: Say, inverted: "Inverted", optimise: bool = True
+    bench: Bench,
+    stored: StoredSteps = None,
+    *,
+    log: Log,
+    inverted: "Inverted",
+    optimise: bool = True,
 ) -> Batch:
     """DiG-IN's counterfactuals, and the prompt-to-prompt edits that they start from.
 
-    What the edit alone costs is counted up to the first look of the search, which is
+    What the edit alone costs is counted up to the first iterate of the search, which is
     prompt-to-prompt alone; both count the pictures' share of the inversion.
     """
     model, net, settings = _generator(bench), bench.classifier, bench.uvce
@@ -177,26 +182,26 @@ def uvce_arm(
     ]
     early: dict[str, Any] = {}
 
-    def told(k: int, look: Any) -> None:
+    def report(k: int, iterate: Any) -> None:
         if not early:
             early.update(seconds=meter.elapsed(), rows=dict(meter.rows))
         if k % 5 == 0:
-            say(f"  update {k} of {settings.chain.updates}")
+            log(f"  update {k} of {settings.chain.updates}")
 
     with frozen(net), metered(_networks(model, [net])) as meter:
         edit = uvce(
             model, ready, [class_term(net, bench.target)],
             [Change(replaced(s, pair), pair) for s, pair in zip(ready.source, pairs, strict=True)],
-            settings=settings, seeds=bench.seeds().to(model.device), stored=kept, callback=told,
+            settings=settings, seeds=bench.seeds().to(model.device), stored=stored, callback=report,
         )  # fmt: skip
         start, images = _eight_bits(edit.start_images, net), _eight_bits(edit.images, net)
     masks = seen(edit.masks.float(), net.preprocess.size[0]).clamp(0, 1).cpu()
-    first = Made(start, spent + early["seconds"], _sum(passed, early["rows"]), masks)
+    first = ArmImages(start, spent + early["seconds"], _sum(passed, early["rows"]), masks)
     if not optimise:
         return {"prompt-to-prompt": first}
     return {
         "prompt-to-prompt": first,
-        "diffusion": Made(images, spent + meter.seconds, _sum(passed, meter.rows), masks),
+        "diffusion": ArmImages(images, spent + meter.seconds, _sum(passed, meter.rows), masks),
     }
 
 
@@ -204,7 +209,7 @@ class Inverted:
     """Inversions of pictures, many at a time: that costs little more than few, and no target's.
 
     Args:
-        bench: all rows, of which batches are asked for in order.
+        bench: all rows, of which batches are taken in order.
         size: pictures at a time.
     """
 
@@ -215,15 +220,15 @@ class Inverted:
 
     def __call__(self, part: Bench) -> tuple[Prepared, float, dict[str, int]]:
         """A batch's rows, and its pictures' share of the seconds and of the passes."""
-        asked = list(dict.fromkeys(part.image.tolist()))
-        if not all(i in self.places for i in asked):
-            first = self.order.index(asked[0])
+        wanted = list(dict.fromkeys(part.image.tolist()))
+        if not all(i in self.places for i in wanted):
+            first = self.order.index(wanted[0])
             try:
-                self.make(self.order[first : first + max(self.size, len(asked))])
+                self.make(self.order[first : first + max(self.size, len(wanted))])
             except torch.OutOfMemoryError:
                 torch.cuda.empty_cache()
-                self.make(asked)
-        share = len(asked) / len(self.places)
+                self.make(wanted)
+        share = len(wanted) / len(self.places)
         passes = {name: round(share * n) for name, n in self.passes.items()}
         rows = [self.places[i] for i in part.image.tolist()]
         return self.ready.rows(rows), share * self.seconds, passes
@@ -246,7 +251,7 @@ def _sum(first: Mapping[str, int], second: Mapping[str, int]) -> dict[str, int]:
     return {name: first.get(name, 0) + second.get(name, 0) for name in {**first, **second}}
 
 
-def make(bench: Bench, arms: Sequence[str], run: Run, say: Say) -> Iterator[tuple[str, Made]]:
+def make(bench: Bench, arms: Sequence[str], run: Run, log: Log) -> Iterator[tuple[str, ArmImages]]:
     """What each method makes, as soon as it has; a resumed run skips the batches it has.
 
     The one that finds masks comes first, so that the others can be measured at once.
@@ -254,14 +259,14 @@ def make(bench: Bench, arms: Sequence[str], run: Run, say: Say) -> Iterator[tupl
     robust, whole = bench.robust, len(bench.image)
     some = bench.batch or (rows_at_a_time(bench.model) if bench.model else whole)
     wanted = "diffusion" in arms
-    least: StoredSteps = "blocks"  # methods that keep nothing
+    least: StoredSteps = "blocks"  # methods that store nothing
     jobs: dict[str, tuple[StoredSteps, int, Callable[[Bench, StoredSteps], Batch]]] = {}
     if wanted or "prompt-to-prompt" in arms:
-        kept, room = plan_edits(
+        stored, room = plan_edits(
             _generator(bench), bench.uvce, bench.batch or whole, bench.memory, [bench.classifier]
         )
-        edit = partial(uvce_arm, say=say, inverted=Inverted(bench, room), optimise=wanted)
-        jobs["uvce"] = (kept, bench.batch or room, edit)
+        edit = partial(uvce_arm, log=log, inverted=Inverted(bench, room), optimise=wanted)
+        jobs["uvce"] = (stored, bench.batch or room, edit)
     if "pixel" in arms:
         jobs["pixel"] = (least, whole, lambda part, _: pixel_arm(part, part.classifier, "pixel"))
     if "pixel-robust" in arms and robust is not None:
@@ -269,36 +274,36 @@ def make(bench: Bench, arms: Sequence[str], run: Run, say: Say) -> Iterator[tupl
             least, whole, lambda part, _: pixel_arm(part, robust, "pixel-robust")
         )  # fmt: skip
     if "dvce" in arms:
-        jobs["dvce"] = (least, some, lambda part, _: dvce_arm(part, say))
-    for name, (kept, size, work) in jobs.items():
-        found: dict[str, list[Made]] = {}
-        for batch in _batches(bench, name, kept, size, work, run, say):
-            for arm, made in batch.items():
-                found.setdefault(arm, []).append(made)
-        for arm, parts in found.items():
+        jobs["dvce"] = (least, some, lambda part, _: dvce_arm(part, log))
+    for name, (stored, size, work) in jobs.items():
+        by_arm: dict[str, list[ArmImages]] = {}
+        for batch in _batches(bench, name, stored, size, work, run, log):
+            for arm, part in batch.items():
+                by_arm.setdefault(arm, []).append(part)
+        for arm, parts in by_arm.items():
             joined = _joined(parts)
-            say(f"{arm}: {joined.seconds:.1f} s, {joined.seconds / whole:.3f} s each")
+            log(f"{arm}: {joined.seconds:.1f} s, {joined.seconds / whole:.3f} s each")
             if arm in arms:
                 yield arm, joined
 
 
 def _batches(
-    bench: Bench, name: str, kept: StoredSteps, size: int,
-    work: Callable[[Bench, StoredSteps], Batch], run: Run, say: Say,
+    bench: Bench, name: str, stored: StoredSteps, size: int,
+    work: Callable[[Bench, StoredSteps], Batch], run: Run, log: Log,
 ) -> Iterator[Batch]:  # fmt: skip
-    """Batch after batch, smaller ones where memory is short; those there are not made again."""
+    """Batch after batch, smaller where memory is short; those in the run are read."""
     at, whole = 0, len(bench.image)
     while at < whole:
         part = bench.only(torch.arange(at, min(at + size, whole)))
-        told = f"{name}: {at + 1}–{at + len(part.image)} of {whole} counterfactuals"
+        line = f"{name}: {at + 1}–{at + len(part.image)} of {whole} counterfactuals"
         try:
-            batch = _kept(run, f"{name}-{at}", partial(work, part, kept), say, told)
+            batch = _computed_once(run, f"{name}-{at}", partial(work, part, stored), log, line)
         except torch.OutOfMemoryError:
-            smaller = less(kept, len(part.image))
+            smaller = less(stored, len(part.image))
             if smaller is None:
                 raise
-            kept, size = smaller
-            say(f"out of memory: going on with {size} at a time; nothing is lost.")
+            stored, size = smaller
+            log(f"out of memory: going on with {size} at a time; nothing is lost.")
             torch.cuda.empty_cache()
             continue
         yield batch
@@ -321,30 +326,30 @@ def _eight_bits(images: Images, net: Classifier) -> Images:
     return ((small * 255).round() / 255).cpu()
 
 
-def _kept(run: Run, name: str, work: Callable[[], Batch], say: Say, told: str) -> Batch:
-    """A batch from the state of an interrupted run, or made now and kept."""
+def _computed_once(run: Run, name: str, work: Callable[[], Batch], log: Log, line: str) -> Batch:
+    """A batch from the state of an interrupted run, or computed now and written."""
     path = run.path("state", f"{name}.npz")
     if not path.exists():
-        say(told)
+        log(line)
         batch = work()
         table: dict[str, Any] = {}
-        for arm, made in batch.items():
-            table[f"{arm}/images"] = (made.images * 255).round().byte().numpy()
-            table[f"{arm}/seconds"] = np.float64(made.seconds)
-            table[f"{arm}/passes"] = np.array([f"{k}={v}" for k, v in made.passes.items()])
-            if made.masks is not None:
-                table[f"{arm}/masks"] = made.masks.half().numpy()
-        with atomic(path) as part, part.open("wb") as file:
+        for arm, part in batch.items():
+            table[f"{arm}/images"] = (part.images * 255).round().byte().numpy()
+            table[f"{arm}/seconds"] = np.float64(part.seconds)
+            table[f"{arm}/passes"] = np.array([f"{k}={v}" for k, v in part.passes.items()])
+            if part.masks is not None:
+                table[f"{arm}/masks"] = part.masks.half().numpy()
+        with atomic(path) as whole, whole.open("wb") as file:
             np.savez(file, **table)
     with np.load(path) as stored:
         arms = dict.fromkeys(key.rpartition("/")[0] for key in stored.files)
         return {arm: _stored(stored, arm) for arm in arms}
 
 
-def _stored(stored: Any, arm: str) -> Made:
+def _stored(stored: Any, arm: str) -> ArmImages:
     masks = stored[f"{arm}/masks"] if f"{arm}/masks" in stored.files else None
     pairs = [str(text).rpartition("=") for text in stored[f"{arm}/passes"]]
-    return Made(
+    return ArmImages(
         torch.from_numpy(stored[f"{arm}/images"]).float() / 255,
         float(stored[f"{arm}/seconds"]),
         {name: int(count) for name, _, count in pairs},
@@ -352,12 +357,12 @@ def _stored(stored: Any, arm: str) -> Made:
     )
 
 
-def _joined(parts: Sequence[Made]) -> Made:
+def _joined(parts: Sequence[ArmImages]) -> ArmImages:
     passes: dict[str, int] = {}
     for part in parts:
         passes = _sum(passes, part.passes)
     masks = [part.masks for part in parts if part.masks is not None]
-    return Made(
+    return ArmImages(
         torch.cat([part.images for part in parts]),
         sum(part.seconds for part in parts),
         passes,

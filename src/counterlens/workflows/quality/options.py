@@ -1,9 +1,9 @@
 """Options of explain evaluate: several methods of counterfactuals on the same pictures."""
 
 from counterlens.workflows._shared.generator_options import (
-    Drawing,
-    Half,
-    Memory,
+    GeneratorOption,
+    HalfOption,
+    MemoryOption,
     SearchSettings,
     updates,
 )
@@ -29,7 +29,7 @@ MEASURES = "What is measured"
 
 @record
 class EvaluateOptions(
-    SearchSettings, Half, Memory, Drawing, PixelSearch, Robust, Judges,
+    SearchSettings, HalfOption, MemoryOption, GeneratorOption, PixelSearch, Robust, Judges,
     Output, Resumable, Compute, Trust,
 ):  # fmt: skip
     """Options of explain evaluate."""

@@ -45,14 +45,14 @@ class Real:
         return features_of(self.judge, x)
 
     def nearest(
-        self, z: Images, found: Float[Tensor, "n d"], target: Labels
+        self, z: Images, phi: Float[Tensor, "n d"], target: Labels
     ) -> tuple[Float[Tensor, "n"], Float[Tensor, "n"]]:
         """To the nearest real image of the target: cosine distance of features, l2 of pixels."""
         cosine, l2 = torch.full((2, len(z)), torch.nan).unbind(0)
         for k in set(target.tolist()):
             mine, theirs = target == k, self.labels == k
             if theirs.any():
-                alike = normalize(found[mine], dim=1) @ normalize(self.seen[theirs], dim=1).T
+                alike = normalize(phi[mine], dim=1) @ normalize(self.seen[theirs], dim=1).T
                 cosine[mine] = 1 - alike.max(1).values
                 l2[mine] = nearest(z[mine], self.pixels[theirs].float() / 255)[0]
         return cosine, l2
@@ -88,7 +88,7 @@ def open_real(
         )
     pixels = decoded(subset(whole, rows), classifier.preprocess, cache=None)
     labels = torch.tensor([names[int(whole.labels[i])] for i in rows])
-    found = features_of(judge, pixels)
+    phi = features_of(judge, pixels)
     order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))
     chosen = []
     for k in sorted(wanted):
@@ -97,4 +97,4 @@ def open_real(
     picked = torch.cat(chosen)
     picked = picked[torch.randperm(len(picked), generator=torch.Generator().manual_seed(seed))]
     how = f"features of {judge.name}, {len(rows)} images of {whole.name} that are not explained"
-    return Real(judge, pixels, labels, found, found[picked], how)
+    return Real(judge, pixels, labels, phi, phi[picked], how)

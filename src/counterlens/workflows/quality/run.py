@@ -1,7 +1,7 @@
 """Evaluate: how good are counterfactuals? Several methods side by side on the same pictures.
 
 Each picture that the model gets right is turned to the same seeded targets by every method. All
-images are kept with their ids, so that a user study can draw its pairs from the same run.
+images are written with their ids, so that a user study can draw its pairs from the same run.
 
 Paper: Augustin, Neuhaus, Hein 2024 (digin2024), section 5 and its user study.
 Differs: the paper asks 30 people about 30 pairs; here numbers stand for them, and the pairs that
@@ -50,7 +50,7 @@ from counterlens.workflows._shared.pictures import (
 from counterlens.workflows._shared.result import Result
 from counterlens.workflows._shared.session import facts, logger, running
 from counterlens.workflows.quality.measures import Measured, gaps, measure, numbers, rows_of
-from counterlens.workflows.quality.methods import Bench, Made, make
+from counterlens.workflows.quality.methods import ArmImages, Bench, make
 from counterlens.workflows.quality.options import ARMS, EvaluateOptions
 from counterlens.workflows.quality.real import Real, open_real
 
@@ -169,7 +169,7 @@ def _numbers_changed(settings: Any, changes: Sequence[str]) -> Any:
 
 
 def choose_arms(
-    asked: Sequence[str], robust: Classifier | None, generator: str | None
+    chosen: Sequence[str], robust: Classifier | None, generator: str | None
 ) -> tuple[list[str], list[str]]:
     """The methods to run, and what is left out for want of something."""
     from counterlens import zoo
@@ -183,12 +183,12 @@ def choose_arms(
         for one in ARMS
     }
     needs = {"pixel-robust": "a robust model: --robust MODEL"}
-    for one in asked:
+    for one in chosen:
         if not able[one]:
             need = needs.get(one, "a generator: --generator FOLDER")
             raise InputError(f"{one} needs {need}.")
-    if asked:
-        return [one for one in ARMS if one in asked], []
+    if chosen:
+        return [one for one in ARMS if one in chosen], []
     left = [
         f"{one} was left out: it needs {needs.get(one, 'a generator: --generator FOLDER')}."
         for one in ARMS
@@ -202,15 +202,17 @@ def right_ones(classifier: Classifier, pictures: Pictures) -> tuple[Pictures, Pr
     probs = confidences_of(classifier, pictures)
     answer = probs.argmax(1).tolist()
     pairs = list(enumerate(zip(answer, pictures.labels, strict=True)))
-    good = [i for i, (said, label) in pairs if label in (said, -1)]
+    good = [i for i, (top, label) in pairs if label in (top, -1)]
     if not good:
         raise InputError(
             f"{classifier.name} answers none of the {len(pictures)} pictures right, so there is "
             "nothing to turn. Give more, or pictures of its classes."
         )
     left = len(pictures) - len(good)
-    told = [f"{left} of {len(pictures)} pictures were answered wrong and left out."] if left else []
-    return pictures.only(good), probs[good], told
+    notes = (
+        [f"{left} of {len(pictures)} pictures were answered wrong and left out."] if left else []
+    )
+    return pictures.only(good), probs[good], notes
 
 
 def seeded_rows(pictures: Pictures, probs: Probs, count: int, seed: int) -> tuple[Labels, Labels]:
@@ -227,34 +229,34 @@ def seeded_rows(pictures: Pictures, probs: Probs, count: int, seed: int) -> tupl
 def record(
     run: Run,
     bench: Bench,
-    made: Iterable[tuple[str, Made]],
+    outputs: Iterable[tuple[str, ArmImages]],
     judges: Sequence[Classifier],
     lpips: Lpips | None,
     real: Real | None,
 ) -> None:
-    """Measure every method as soon as it is made; write images, rows, numbers, study pairs."""
+    """Measure each method once it has images; write images, rows, numbers, study pairs."""
     how = f"{len(bench.image)} counterfactuals of {len(bench.pictures)} pictures"
     names = [_file(bench, k) for k in range(len(bench.image))]
     starts = _saved(run, "original", names, bench.x)
     masks, shapes = None, [None] * len(names)
-    found: dict[str, Measured] = {}
+    measured: dict[str, Measured] = {}
     rows: dict[str, list[dict[str, Any]]] = {}
     if real is not None:
         run.add_numbers(_unchanged(bench, real, how))
-    for arm, one in made:
+    for arm, one in outputs:
         if masks is None and one.masks is not None:
             masks, shapes = one.masks, _saved(run, "mask", names, one.masks)
         guide = bench.robust if arm == "pixel-robust" and bench.robust else bench.classifier
-        found[arm] = measure(bench, one, guide, judges, masks=masks, lpips=lpips, real=real)
+        measured[arm] = measure(bench, one, guide, judges, masks=masks, lpips=lpips, real=real)
         files = _saved(run, arm, names, one.images)
-        told = zip(rows_of(bench, arm, found[arm], files), starts, shapes, strict=True)
-        rows[arm] = [{**row, "original": start, "mask": shape} for row, start, shape in told]
-        run.add_numbers(numbers(bench, arm, one, found[arm], real, how))
-        order = [name for name in ARMS if name in found]
+        lines = zip(rows_of(bench, arm, measured[arm], files), starts, shapes, strict=True)
+        rows[arm] = [{**row, "original": start, "mask": shape} for row, start, shape in lines]
+        run.add_numbers(numbers(bench, arm, one, measured[arm], real, how))
+        order = [name for name in ARMS if name in measured]
         run.write_table("quality", [row for name in order for row in rows[name]])
     last = order[-1]
     for arm in order[:-1]:
-        run.add_numbers(gaps(bench, (last, found[last]), (arm, found[arm])))
+        run.add_numbers(gaps(bench, (last, measured[last]), (arm, measured[arm])))
     table = run.table("quality")
     run.write_table("study", study_pairs(table, order, seed=bench.seed))
     draw(run, table, order)
@@ -267,11 +269,15 @@ def draw(run: Run, rows: Sequence[Mapping[str, Any]], arms: Sequence[str]) -> No
     for k, row in enumerate(first):
         line = [Panel(read(run.folder / row["original"]), f"{row['target']} {row['before']:.2f}")]
         for arm in arms:
-            made = [other for other in rows if other["method"] == arm][k]
-            others = [said for who, said in made["answers"].items() if who != made["guide"]]
-            caption = f"{made['target']} {made['confidence']:.2f}\n{', '.join(others)[:24]}"
-            tone: Any = "good" if made.get("agreed") else "bad" if others else ""
-            line.append(Panel(read(run.folder / made["image"]), caption, tone))
+            other_row = [other for other in rows if other["method"] == arm][k]
+            others = [
+                answer for who, answer in other_row["answers"].items() if who != other_row["guide"]
+            ]
+            caption = (
+                f"{other_row['target']} {other_row['confidence']:.2f}\n{', '.join(others)[:24]}"
+            )
+            tone: Any = "good" if other_row.get("agreed") else "bad" if others else ""
+            line.append(Panel(read(run.folder / other_row["image"]), caption, tone))
         grid.append(line)
         sides.append(f"{row['predicted'][:10]} →\n{row['target'][:12]}")
     title = "below: the guide's confidence in the target, what the others answer"
@@ -288,8 +294,8 @@ def _unchanged(bench: Bench, real: Real, how: str) -> dict[str, Number]:
 
     features = real.features(bench.x)
     value, low, high = kid_interval(features, real.reference)
-    told = f"the pictures unchanged against real images of the targets, {real.how}; {how}"
-    return {"quality.original.kid": Number(value, len(features), low, high, f"KID of {told}")}
+    protocol = f"the pictures unchanged against real images of the targets, {real.how}; {how}"
+    return {"quality.original.kid": Number(value, len(features), low, high, f"KID of {protocol}")}
 
 
 def study_pairs(
@@ -347,10 +353,10 @@ def _real(
         return None, ["Realism was not measured: name labelled images, --real SPEC."]
     if len(bench.image) < 4:  # two blocks of two
         return None, ["Realism was not measured: it takes four counterfactuals or more."]
-    found = open_real(
+    opened = open_real(
         spec, bench.classifier, judges[0], target=bench.target, taken=bench.pictures.ids, seed=seed
     )
-    return found, []
+    return opened, []
 
 
 def _check(options: EvaluateOptions) -> None:
