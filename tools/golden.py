@@ -112,11 +112,11 @@ COMMANDS: dict[str, str] = {
     # explain
     "explain-pixel": f"counterlens explain {RATIO} {PHOTO} sample:cifar10#3 --target cat "
     f"--target predicted --with {PLAIN} --radius 0.5 --radius 1.5 --steps 6 {{run}}",
-    "explain-pixel-linf": f"counterlens explain {RATIO} sample:cifar10#0:2 --target near "
+    "explain-pixel-linf": f"counterlens explain pixel {RATIO} sample:cifar10#0:2 --target near "
     "--norm linf --radius 8/255 --steps 4 {run}",
     "explain-pixel-l1.5": f"counterlens explain {RATIO} sample:cifar10#0 --target random "
     "--norm l1.5 --radius 6 --steps 4 {run}",
-    "explain-cam": f"counterlens explain {PLAIN} {PHOTO} --method cam {{run}}",
+    "explain-cam": f"counterlens explain cam {PLAIN} {PHOTO} {{run}}",
     "explain-colour": f"counterlens explain colour {PLAIN} {PHOTO} {{run}}",
     "explain-frame": f"counterlens explain frame {PLAIN} {PHOTO} {{run}}",
     "explain-diffusion": f"counterlens explain {PLAIN} {PHOTO} --target dog --method diffusion "
@@ -143,7 +143,7 @@ COMMANDS: dict[str, str] = {
     "disagree-persist": f"counterlens disagree zoo:cifar10-clip {PLAIN} --class cat --class dog "
     f"--count 1 --updates 1 --sampling-steps 2 --score logarithms --persist {RATIO} "
     "--set text_rate=0.02 {run}",
-    "neurons-pixel": f"counterlens neurons {PLAIN} --unit 3 --unit 5 --logit dog --image {PHOTO} "
+    "neurons-pixel": f"counterlens neurons show {PLAIN} --unit 3 --unit 5 --logit dog --image {PHOTO} "
     "--steps 4 {run}",
     "neurons-diffusion": f"counterlens neurons diffusion {PLAIN} --unit 3 --logit dog "
     "--count 1 --similar 1 --words inputs/words.txt --data pack:inputs/test.npz --set updates=1 "
@@ -154,8 +154,8 @@ COMMANDS: dict[str, str] = {
     "--data sample:cifar10 --limit 100 {run}",
     "neurons-spurious": f"counterlens neurons spurious {PLAIN} --data sample:cifar10 --mask cam "
     "--limit 60 {run}",
-    "neurons-counterfactual": f"counterlens neurons {PLAIN} --unit 3 --image {PHOTO} "
-    "--masks inputs/mask.png --method diffusion --set updates=1 --set steps=2 {run}",
+    "neurons-counterfactual": f"counterlens neurons counterfactual {PLAIN} --unit 3 "
+    f"--image {PHOTO} --mask inputs/mask.png --set updates=1 --set steps=2 {{run}}",
     # curate
     "curate-classes": f"counterlens curate classes sample:cifar10 --model {PLAIN} --least 20 "
     "{to} --device cpu -q",
