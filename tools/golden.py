@@ -143,8 +143,8 @@ COMMANDS: dict[str, str] = {
     "disagree-persist": f"counterlens disagree zoo:cifar10-clip {PLAIN} --class cat --class dog "
     f"--count 1 --updates 1 --sampling-steps 2 --score logarithms --persist {RATIO} "
     "--set text_rate=0.02 {run}",
-    "neurons-pixel": f"counterlens neurons show {PLAIN} --unit 3 --unit 5 --logit dog --image {PHOTO} "
-    "--steps 4 {run}",
+    "neurons-pixel": f"counterlens neurons show {PLAIN} --unit 3 --unit 5 --logit dog "
+    f"--image {PHOTO} --steps 4 {{run}}",
     "neurons-diffusion": f"counterlens neurons diffusion {PLAIN} --unit 3 --logit dog "
     "--count 1 --similar 1 --words inputs/words.txt --data pack:inputs/test.npz --set updates=1 "
     "--set steps=2 {run}",

@@ -46,7 +46,7 @@ class SearchSettings:
     changes: tuple[str, ...] = option(
         (),
         flag="--set",
-        help="Setting of the generator's search: text_rate, noise_rate, cuts, …",
+        help="Change a setting: text_rate, noise_rate, cuts, … of the generator's search.",
         unit="KEY=VALUE",
         group=GROUP,
     )

@@ -102,7 +102,10 @@ def figure1(job: Figures) -> list[dict[str, Any]]:
     probs = confidences_of(model, job.inside)
     right = probs.argmax(1) == torch.tensor(job.inside.labels)
     chosen = job.inside.only(_drawn(right, job))
-    targets = [[int(k) for k in confidences_of(model, chosen)[i].topk(2).indices] for i in range(len(chosen))]
+    targets = [
+        [int(k) for k in confidences_of(model, chosen)[i].topk(2).indices]
+        for i in range(len(chosen))
+    ]
     return _rows_by_radius(job, [model], chosen, [targets], "towards")
 
 
