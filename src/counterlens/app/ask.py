@@ -18,8 +18,8 @@ from starlette.datastructures import FormData, UploadFile
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 
 from counterlens import zoo
-from counterlens.app.browse import model_of, picture, small_picture, spec_of
 from counterlens.app.jobs import Job
+from counterlens.app.pieces import model_of, picture, small_picture, spec_of
 from counterlens.app.site import Site, link, show, site
 from counterlens.errors import CounterlensError, InputError
 from counterlens.runs import file_bytes, key_part, new_folder
@@ -261,6 +261,3 @@ def _status(here: Site, job: Job) -> dict[str, Any]:
     kept = bool(name) and (folder / "run.json").is_file()
     pictures = [link("/file", run=name, path=path) for path in found.pop("images")] if kept else []
     return {**found, "run": link("/run", run=name) if kept else "", "pictures": pictures}
-
-
-__all__ = ["METHODS", "Question", "offered", "router"]

@@ -9,11 +9,12 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import HTMLResponse, Response
 
-from counterlens.app.folders import NotFound, describe, picture_type
+from counterlens.app.folders import NotFound, describe
 from counterlens.app.images import Filter, Row, choices, page, rows
+from counterlens.app.pieces import cell, model_of, picture, small_picture, snapped, spec_of
+from counterlens.app.reviewable import has_review
 from counterlens.app.security import REPORT_POLICY
 from counterlens.app.site import Site, link, show, site
-from counterlens.app.thumbnails import file_key
 from counterlens.errors import InputError
 from counterlens.progress import idle
 from counterlens.report.page import page as report_page
@@ -23,7 +24,6 @@ from counterlens.runs.keys import meaning, show_interval, show_number
 from counterlens.workflows.compare.run import compare as compare_runs
 
 router = APIRouter()
-SIDES = (64, 160, 320, 720)
 _HEADLINES = 3
 
 
@@ -53,6 +53,7 @@ def one(request: Request, run: str) -> HTMLResponse:
     return show(
         request, "run.html", page=made, run=run, images=len(listed), growth=growing,
         done=opened.done,
+        review=has_review(opened),
         command=str(opened.manifest["command"]), report=(opened.folder / "report.html").is_file(),
         inner=[name for name in here.folders.names() if name.startswith(f"{run}/")],
         models=model_of(opened),
@@ -94,7 +95,7 @@ def of_set(request: Request, run: str, set: str, id: str, side: int = 160) -> Re
     source = here.folders.source(spec_of(here.folders.run(run), set), id)
     if source is None:
         raise NotFound("This picture lies outside the folders that the app may open.")
-    wanted = _side(side) if side else 0
+    wanted = snapped(side) if side else 0
     data = here.thumbnails.get(
         f"{source} {wanted}", lambda: here.decoder.of_set(*source, side=wanted)
     )
@@ -158,65 +159,6 @@ def compare(request: Request, kind: str = "") -> HTMLResponse:
         counts={word: sum(r["flip"] == word for r in flips) for word in ("negative", "positive")},
         shown=len(cells), total=len(wanted), names=[str(model_of(one)) for one in opened],
     )  # fmt: skip
-
-
-def cell(here: Site, name: str, run: Run, row: Row) -> dict[str, Any]:
-    """An image of a run as a page shows it: where its picture is, and where it is explained."""
-    source = here.folders.source(spec_of(run, row.set), row.id)
-    if source is not None:
-        address = link("/picture", run=name, set=row.set, id=row.id)
-        where = {"set": row.set, "id": row.id}
-    elif row.picture:
-        address = link("/thumb", run=name, path=row.picture)
-        where = {"path": row.picture}
-    else:
-        address, where = "", {}
-    ask = link("/ask", run=name, **where, target=row.label) if where else ""
-    return {"row": row, "address": address, "ask": ask, "number": row.number}
-
-
-def spec_of(run: Run, name: str) -> str:
-    """The data spec behind a set's name, of those that the run's settings list."""
-    settings = run.manifest["settings"]
-    given = [settings.get("data"), settings.get("calibrate")]
-    more = settings.get("ood")
-    given += more if isinstance(more, list) else []
-    for spec in given:
-        if not isinstance(spec, str):
-            continue
-        own, sign, rest = spec.partition("=")
-        if sign and own == name:
-            return rest
-        if name in (spec.rpartition(":")[2], Path(spec).name, Path(spec).stem):
-            return spec
-    return ""
-
-
-def model_of(run: Run) -> str:
-    """The model of a run, as the command line takes it; empty where there is none."""
-    settings = run.manifest["settings"]
-    model = settings.get("model") or run.manifest.get("model")
-    return model if isinstance(model, str) else ""
-
-
-def small_picture(here: Site, path: Path, side: int) -> Response:
-    """A thumbnail of a picture file that the app may show."""
-    wanted = _side(side)
-    key = file_key(path, wanted)
-    data = here.thumbnails.get(key, lambda: here.decoder.thumbnail(path, wanted))
-    return picture(data)
-
-
-def picture(data: bytes) -> Response:
-    """Bytes of a picture; what is no picture that browsers show is refused."""
-    kind = picture_type(data)
-    if not kind:
-        raise NotFound("This file is no picture that a browser can show.")
-    return Response(data, media_type=kind, headers={"Cache-Control": "private, max-age=3600"})
-
-
-def _side(side: int) -> int:
-    return min(SIDES, key=lambda known: abs(known - side))
 
 
 def _share(text: str, usual: float) -> float:
@@ -296,6 +238,3 @@ def _flip(
     sides = [known[k][row["image"]] for k in range(2)]
     cells = [cell(here, names[k], opened[k], sides[k]) for k in range(2)]
     return {"flip": row["flip"], "id": row["image"], "sides": cells}
-
-
-__all__ = ["cell", "model_of", "picture", "router", "small_picture", "spec_of"]

@@ -16,7 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp
 
-from counterlens.app import ask, browse
+from counterlens.app import ask, browse, judge
 from counterlens.app.decoder import Decoder
 from counterlens.app.folders import Folders, NotFound
 from counterlens.app.jobs import Jobs
@@ -31,6 +31,9 @@ _STATIC = {
     "report.js": ("counterlens.report", "templates", "text/javascript"),
     "app.css": ("counterlens.app", "static", "text/css"),
     "app.js": ("counterlens.app", "static", "text/javascript"),
+    "queue.js": ("counterlens.app", "static", "text/javascript"),
+    "review.js": ("counterlens.app", "static", "text/javascript"),
+    "grid.js": ("counterlens.app", "static", "text/javascript"),
 }
 _FILES = {"report.js": "script.js"}
 
@@ -65,7 +68,7 @@ def create(
 
     app = FastAPI(lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
     app.state.site = here
-    for part in (browse, ask):
+    for part in (browse, ask, judge):
         app.include_router(part.router)
     app.get("/static/{name}")(static)
     app.exception_handler(CounterlensError)(known_error)
@@ -143,7 +146,8 @@ def serve(runs: Path, options: AppOptions) -> None:
 def _listen(port: int) -> socket.socket:
     if not 0 <= port < 65536:
         raise InputError(f"--port is {port}, expected 0 … 65535.")
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    # with its protocol named asyncio sends at once; else every answer waits 40 ms for the last one's ACK
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind(("127.0.0.1", port))

@@ -37,7 +37,12 @@ CREATE TABLE IF NOT EXISTS verdicts (
     at TEXT NOT NULL
 );
 CREATE INDEX IF NOT EXISTS by_item ON verdicts (item, reviewer, role);
+CREATE TABLE IF NOT EXISTS work (reviewer TEXT, place INTEGER, PRIMARY KEY (reviewer, place))
+    WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS gold (item TEXT PRIMARY KEY REFERENCES items (item),
+    verdict TEXT NOT NULL);
 """
+_KNOWN = "SELECT 1 FROM items WHERE item = ?"
 
 
 @dataclass(frozen=True)
@@ -84,7 +89,7 @@ class Store:
         """Open the store, making it if need be; one that is about other images is refused."""
         store = cls(Path(path))
         store.path.parent.mkdir(parents=True, exist_ok=True)
-        with store._writing() as base:
+        with store.writing() as base:
             for statement in _SCHEMA.split(";"):
                 base.execute(statement)
             held = base.execute("SELECT value FROM facts WHERE key = 'about'").fetchone()
@@ -112,12 +117,13 @@ class Store:
         Nobody adjudicates an image that they reviewed, nor reviews one that they adjudicated.
         """
         rows = [verdicts] if isinstance(verdicts, Verdict) else list(verdicts)
-        known = set(self.items())
-        for row in rows:
-            if row.item not in known:
-                raise InputError(f"a verdict on {row.item!r} came, which is not in the shortlist.")
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
-        with self._writing() as base:
+        with self.writing() as base:
+            for row in rows:
+                if not base.execute(_KNOWN, (row.item,)).fetchone():
+                    raise InputError(
+                        f"a verdict on {row.item!r} came, which is not in the shortlist."
+                    )
             before = base.total_changes
             base.executemany(
                 "INSERT OR IGNORE INTO verdicts "
@@ -136,12 +142,12 @@ class Store:
 
     def items(self) -> list[str]:
         """Ids of the images, in the order of the shortlist."""
-        with self._reading() as base:
+        with self.reading() as base:
             return [row[0] for row in base.execute("SELECT item FROM items ORDER BY place")]
 
     def history(self) -> list[Verdict]:
         """Everything that was ever said, in the order in which it was kept."""
-        with self._reading() as base:
+        with self.reading() as base:
             rows = base.execute(
                 "SELECT item, reviewer, verdict, reason, tags, role, at, mark "
                 "FROM verdicts ORDER BY number"
@@ -183,7 +189,8 @@ class Store:
         return self.add(read_verdicts(Path(path)))
 
     @contextmanager
-    def _writing(self) -> Iterator[sqlite3.Connection]:
+    def writing(self) -> Iterator[sqlite3.Connection]:
+        """A connection whose changes are kept together, or not at all."""
         with self._connected() as base:
             base.execute("PRAGMA journal_mode = WAL")
             base.execute("PRAGMA synchronous = FULL")
@@ -196,7 +203,8 @@ class Store:
             base.execute("COMMIT")
 
     @contextmanager
-    def _reading(self) -> Iterator[sqlite3.Connection]:
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        """A connection to look with."""
         with self._connected() as base:
             yield base
 

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from counterlens.runs.files import short_name
 
 Bound = Literal["upper", "lower"]
+_Z = 1.959963984540054
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,22 @@ class Number:
     def missing(cls, reason: str, protocol: str, n: int = 0) -> "Number":
         """A number that could not be measured."""
         return cls(None, n, None, None, protocol, reason)
+
+    @classmethod
+    def share(cls, hits: int, n: int, protocol: str) -> "Number":
+        """A share of independent cases with its Wilson interval.
+
+        >>> half = Number.share(5, 10, "five of ten")
+        >>> half.value, round(half.low, 3), round(half.high, 3)
+        (0.5, 0.237, 0.763)
+        """
+        if not n:
+            return cls.missing("there are no cases", protocol)
+        p, scale = hits / n, 1 + _Z**2 / n
+        middle = (p + _Z**2 / (2 * n)) / scale
+        half = _Z * math.sqrt(p * (1 - p) / n + _Z**2 / (4 * n * n)) / scale
+        low, high = min(max(middle - half, 0.0), p), max(min(middle + half, 1.0), p)
+        return cls(p, n, low, high, f"{protocol}; Wilson interval")
 
     def to_json(self) -> dict[str, Any]:
         """The form in which result.json stores it."""

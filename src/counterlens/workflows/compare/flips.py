@@ -2,19 +2,17 @@
 
 Paper: Yan et al. 2021, Positive-Congruent Training: Towards Regression-Free Model Updates, CVPR.
 Differs: both rates are over all common images, each with a 95 % Wilson interval, so the difference
-    of the accuracies is the positive less the negative rate. The interval is written out here,
-    since comparing runs loads no torch.
+    of the accuracies is the positive less the negative rate.
 """
 
 from collections.abc import Mapping
-from math import sqrt
 from typing import Any
 
 import numpy as np
 from jaxtyping import Bool
 
 from counterlens.runs import Kept, Number, key_part
-from counterlens.workflows.compare.pairs import Z, common_rows, known_set, right_rows
+from counterlens.workflows.compare.pairs import common_rows, known_set, right_rows
 
 KINDS = ("negative", "positive")
 
@@ -34,13 +32,8 @@ def flips(
 
 def flip_rate(flipped: Bool[np.ndarray, "n"], kind: str, where: str) -> Number:
     """The share of flipped images with its Wilson interval."""
-    n, hits = len(flipped), int(flipped.sum())
-    p, scale = hits / n, 1 + Z**2 / n
-    middle = (p + Z**2 / (2 * n)) / scale
-    half = Z * sqrt(p * (1 - p) / n + Z**2 / (4 * n * n)) / scale
     words = "right before, wrong after" if kind == "negative" else "wrong before, right after"
-    low, high = min(max(middle - half, 0.0), p), max(min(middle + half, 1.0), p)
-    return Number(p, n, low, high, f"{words}, of {where}; Wilson interval")
+    return Number.share(int(flipped.sum()), len(flipped), f"{words}, of {where}")
 
 
 def flip_results(

@@ -16,7 +16,7 @@ from counterlens.workflows._shared.options import takes
 from counterlens.workflows._shared.result import Result
 from counterlens.workflows._shared.session import logger
 from counterlens.workflows.curate.options import ReviewOptions
-from counterlens.workflows.curate.shortlist import shortlist
+from counterlens.workflows.curate.shortlist import about, shortlist
 
 KEYS = {"a": "accept", "r": "reject", "u": "unsure"}
 HELP = "a accept · r reject · u unsure, then a reason and #tags · s skip · b back · q quit"
@@ -39,7 +39,7 @@ def review(run: Path | str | Run | Result, options: ReviewOptions) -> dict[str, 
     ids = [row["id"] for row in rows]
     session = _Session(
         opened,
-        Store.create(store_path(folder), ids, about=_about(opened)),
+        Store.create(store_path(folder), ids, about=about(opened)),
         rows,
         options.reviewer.strip(),
         options.adjudicate,
@@ -164,11 +164,6 @@ def progress(store: Store, ids: Sequence[str]) -> dict[str, Any]:
         "agreement": {key: number.to_json() for key, number in numbers.items()},
         "summary": summary,
     }
-
-
-def _about(run: Run) -> str:
-    """What ties a store to a run: its curation's settings and pool."""
-    return f"{run.manifest['name']} {run.manifest['started']} {run.manifest['data_fingerprint']}"
 
 
 def _ask_all(session: _Session, answers: Iterable[str]) -> None:

@@ -27,6 +27,12 @@ def shortlist(run: Run) -> list[dict[str, Any]]:
     return rows
 
 
+def about(run: Run) -> str:
+    """What ties a store of verdicts to a run: its settings' name, its start and its data."""
+    facts = run.manifest
+    return f"{facts['name']} {facts['started']} {facts.get('data_fingerprint')}"
+
+
 def classes_of(run: Run) -> list[str]:
     """The classes in which a curation judged its images."""
     path = run.file("tables/classes.json")

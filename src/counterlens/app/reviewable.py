@@ -1,0 +1,141 @@
+"""What of a run people can judge: a shortlist, doubtful labels, or pairs of pictures.
+
+A run may come from anyone: rows without what a command writes are refused by name.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from counterlens.errors import InputError
+from counterlens.review import Store, store_path
+from counterlens.runs import Run, reading
+from counterlens.workflows.curate.shortlist import about
+
+
+@dataclass(frozen=True)
+class Item:
+    """One thing to judge.
+
+    Args:
+        id: its name in the store of verdicts.
+        image: picture in the run; `before`: the picture it was made of, empty where there is none.
+        answer: what the filter or model says; hidden until the verdict is given.
+        suggested: tags that the filter suggests; hidden as well.
+    """
+
+    id: str
+    label: str
+    image: str
+    question: str
+    before: str = ""
+    answer: str = ""
+    confidence: float | None = None
+    suggested: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Review:
+    """All that can be judged of a run, in order, and by what name each is found."""
+
+    kind: str
+    items: tuple[Item, ...]
+    places: Mapping[str, int]
+
+
+def has_review(run: Run) -> bool:
+    """Whether a run holds anything to judge; nothing is read."""
+    return any((run.folder / "tables" / f"{name}.jsonl").is_file() for name in _READERS)
+
+
+def review_of(run: Run) -> Review:
+    """What can be judged of a run."""
+    for name in _READERS:
+        path = run.file(f"tables/{name}.jsonl")
+        if path.is_file():
+            facts = path.stat()
+            with reading(run):
+                found = _read(run, name, facts.st_mtime_ns, facts.st_size)
+            if found.items:
+                return found
+    raise InputError(f"{run.folder.name} holds nothing to review.")
+
+
+def store_of(run: Run) -> Store:
+    """The store of verdicts on a run, made if need be; the command line uses the same."""
+    ids = [item.id for item in review_of(run).items]
+    return Store.create(store_path(run.folder), ids, about=about(run))
+
+
+def store_if_any(run: Run) -> Store | None:
+    """The store of verdicts on a run, if there is one."""
+    path = store_path(run.folder)
+    return Store(path) if path.is_file() else None
+
+
+@lru_cache(maxsize=4)
+def _read(run: Run, name: str, stamp: int, size: int) -> Review:
+    rows = run.table(name)
+    make = _READERS[name]
+    items = tuple(make(run, rows))
+    return Review(name, items, {item.id: place for place, item in enumerate(items)})
+
+
+def _shortlist(run: Run, rows: list[dict[str, Any]]) -> list[Item]:
+    kind = str(run.manifest.get("kind", "adversarial"))
+    question = {
+        "ood": "Is this none of the known classes?",
+    }.get(kind, "Is this a fair picture of its label?")
+    return [
+        Item(
+            str(row["id"]), str(row["label"]), str(row["image"]), question,
+            answer=str(row["answer"]), confidence=float(row["confidence"]),
+            suggested=tuple(str(tag) for tag in row.get("suggested", ())),
+        )
+        for row in rows
+    ]  # fmt: skip
+
+
+def _suspects(run: Run, rows: list[dict[str, Any]]) -> list[Item]:
+    shown = {str(row["id"]): str(row["image"]) for row in run.table("gallery")}
+    return [
+        Item(
+            str(row["id"]), str(row["label"]), shown[str(row["id"])], "Is this label wrong?",
+            answer=str(row["answer"]), confidence=float(row["confidence"]),
+        )
+        for row in rows
+        if str(row["id"]) in shown
+    ]  # fmt: skip
+
+
+def _pairs(run: Run, rows: list[dict[str, Any]]) -> list[Item]:
+    question = "Does the changed picture show its target, fit to be trained on?"
+    found = {}
+    for row in rows:
+        if not row.get("image") or not row.get("original"):
+            continue
+        sure = row.get("after", row.get("confidence"))
+        found[str(row["image"])] = Item(
+            str(row["image"]), str(row["target"]), str(row["image"]), question,
+            before=str(row["original"]), answer=str(row.get("verdict", row.get("answer", ""))),
+            confidence=float(sure) if isinstance(sure, (int, float)) else None,
+        )  # fmt: skip
+    return list(found.values())
+
+
+_READERS: dict[str, Callable[[Run, list[dict[str, Any]]], list[Item]]] = {
+    "shortlist": _shortlist,
+    "suspects": _suspects,
+    "counterfactuals": _pairs,
+    "quality": _pairs,
+}
+
+
+def is_pairs(run: Run) -> bool:
+    """Whether a run holds pairs of pictures, original and changed."""
+    return not (run.folder / "tables" / "shortlist.jsonl").is_file() and any(
+        (Path(run.folder) / "tables" / f"{name}.jsonl").is_file()
+        for name in ("counterfactuals", "quality")
+    )
