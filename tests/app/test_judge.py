@@ -287,6 +287,10 @@ def test_read_only_shows_a_review_and_takes_nothing(app, run):
     page = here.get("/review", run="mined", reviewer="ann").text
     assert "read-only" in page and 'method="post"' not in page and "ann" in page
     assert give(here, verdict("cat/00001.png", "bob")).status_code == 403
+    store_path(run.folder).unlink()
+    for path in ("/review", "/review/items.json", "/review/places.json", "/review/export"):
+        here.get(path, run="mined", reviewer="bob")
+    assert not store_path(run.folder).exists()
 
 
 def test_runs_with_nothing_to_review_say_so(app, tmp_path):

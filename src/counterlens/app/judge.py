@@ -224,13 +224,9 @@ def _agreement(path: str, stamp: int, ids: tuple[str, ...]) -> dict[str, Any]:
 def _opened(here: Site, run: str, reviewer: str, role: str) -> tuple[Run, Store, str]:
     opened = here.folders.run(run)
     name = _named(reviewer, role)
-    store = _store(opened)
-    return opened, store, name
-
-
-def _store(run: Run) -> Store:
-    """The store without making it anew at each request."""
-    return store_if_any(run) or store_of(run)
+    if here.read_only:
+        raise InputError("The app is read-only: nobody judges here.")
+    return opened, store_of(opened), name
 
 
 def _named(reviewer: str, role: str) -> str:
@@ -297,7 +293,7 @@ def _take(here: Site, run: str, given: Any) -> JSONResponse:
     if not isinstance(given, list) or not 0 < len(given) <= 200:
         raise InputError("expected a list of 1 to 200 verdicts.")
     opened = here.folders.run(run)
-    store = _store(opened)
+    store = store_of(opened)
     verdicts = [_verdict(row) for row in given]
     store.add(verdicts)
     found = review_of(opened)

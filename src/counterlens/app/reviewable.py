@@ -3,6 +3,7 @@
 A run may come from anyone: rows without what a command writes are refused by name.
 """
 
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -13,6 +14,10 @@ from counterlens.errors import InputError
 from counterlens.review import Store, store_path
 from counterlens.runs import Run, reading
 from counterlens.workflows.curate.shortlist import about
+
+_making = threading.Lock()
+_made: set[Path] = set()
+"""Stores that this process has made or checked."""
 
 
 @dataclass(frozen=True)
@@ -65,8 +70,13 @@ def review_of(run: Run) -> Review:
 
 def store_of(run: Run) -> Store:
     """The store of verdicts on a run, made if need be; the command line uses the same."""
-    ids = [item.id for item in review_of(run).items]
-    return Store.create(store_path(run.folder), ids, about=about(run))
+    path = store_path(run.folder)
+    with _making:  # a second request must not find a store that is half made
+        if path not in _made or not path.is_file():
+            ids = [item.id for item in review_of(run).items]
+            Store.create(path, ids, about=about(run))
+            _made.add(path)
+    return Store(path)
 
 
 def store_if_any(run: Run) -> Store | None:
