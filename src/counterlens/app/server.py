@@ -146,7 +146,7 @@ def serve(runs: Path, options: AppOptions) -> None:
 def _listen(port: int) -> socket.socket:
     if not 0 <= port < 65536:
         raise InputError(f"--port is {port}, expected 0 … 65535.")
-    # with its protocol named asyncio sends at once; else every answer waits 40 ms for the last one's ACK
+    # only with its protocol named does asyncio send at once; else every answer waits 40 ms
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
