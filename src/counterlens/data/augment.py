@@ -96,11 +96,16 @@ def photographs_light(
     return flip(z, draws.uniform[4] < 0.5)
 
 
-def resized_crop(x: Whole, draws: Draws, size: int, *, least: float = 0.08) -> Whole:
-    """A rectangle of `least` to all of the area and aspect 3:4 to 4:3, brought to size × size."""
+def resized_crop(
+    x: Whole, draws: Draws, size: int, *, least: float = 0.08, widest: float = 4 / 3
+) -> Whole:
+    """A rectangle of `least` to all of the area, its sides at most `widest` apart, as size × size.
+
+    With `widest` 1 squares alone are cropped, so that shapes are kept.
+    """
     h, w = x.shape[2:]
     area = (least + (1 - least) * draws.uniform[0]) * h * w
-    ratio = torch.exp(math.log(3 / 4) + draws.uniform[1] * (math.log(4 / 3) - math.log(3 / 4)))
+    ratio = torch.exp((2 * draws.uniform[1] - 1) * math.log(widest))
     wide, tall = (area * ratio).sqrt().clamp_max(w), (area / ratio).sqrt().clamp_max(h)
     left, top = draws.uniform[2] * (w - wide), draws.uniform[3] * (h - tall)
     steps = (torch.arange(size, device=x.device) + 0.5) / size

@@ -46,16 +46,27 @@ def gaussian_kl(
 
 
 def denoising(net: Any, batch: Batch, step: int) -> dict[str, Tensor]:
-    """Squared error of the predicted noise.
+    """Squared error of what the network predicts: the noise, or the velocity.
 
     Equation: ldm2022 (3)   min E‖ε − ε_θ(z_t, t, τ_θ(y))‖²
 
     Args:
-        net: noisy latents, times and token ids to the noise.
-        batch: "z" (noisy), "time", "ids" and "noise".
+        net: noisy latents, times and token ids to the prediction.
+        batch: "z" (noisy), "time", "ids" and "target".
     """
     predicted = net(batch["z"], batch["time"], batch["ids"])
-    return {"noise": (predicted - batch["noise"]).square().mean()}
+    return {"noise": (predicted - batch["target"]).square().mean()}
+
+
+def velocity(
+    clean: Float[Tensor, "b c h w"], noise: Float[Tensor, "b c h w"], alpha: Float[Tensor, "b"]
+) -> Float[Tensor, "b c h w"]:
+    """What a network of velocities is to predict.
+
+    Equation: salimans2022 §4   v = √ᾱ ε − √(1 − ᾱ) x₀
+    """
+    alpha = alpha.view(-1, 1, 1, 1)
+    return alpha.sqrt() * noise - (1 - alpha).sqrt() * clean
 
 
 class Autoencoder(nn.Module):

@@ -10,8 +10,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from counterlens.data.made import captions
 from counterlens.errors import InputError
 from counterlens.generators.diffusion import model as latent
+from counterlens.generators.diffusion.tiny import Shape, build
+from counterlens.losses.diffusion import Autoencoder, velocity
+from counterlens.workflows.train.captioned import kinds_of, latents, noised
 from counterlens.workflows.train.diffusion import train_diffusion
 
 pytest.importorskip("diffusers")
@@ -90,3 +94,72 @@ def test_a_run_may_begin_with_the_weights_of_another(tmp_path):
             ["sample:cifar10"], changes=[*TINY, "shape.unet=[8,8]", *still], quiet=True,
             out=tmp_path / "third", device="cpu", cache=tmp_path / "cache",
         )  # fmt: skip
+
+
+PHOTOS = [
+    *TINY, "side=16", "stored=20", "views=3", "shape.vae=[8,8,8]", "vae.loss=sharp",
+    "vae.critic_from=0.5", "unet.hold=0.5", "kinds=[cat=animal]",
+]  # fmt: skip
+
+
+def train_photographs(folder, **more):
+    return train_diffusion(
+        ["sample:cifar10"], recipe="photos-diffusion", changes=PHOTOS, out=folder, device="cpu",
+        quiet=True, cache=folder.parent / "cache", **more,
+    )  # fmt: skip
+
+
+@pytest.mark.slow
+def test_the_training_of_photographs_goes_on_where_it_stopped_and_opens_as_it_was(tmp_path):
+    whole = train_photographs(tmp_path / "whole")
+    stopped = train_photographs(tmp_path / "stopped", max_minutes=0.0)
+    rounds = 1
+    while not stopped.run.done:
+        assert rounds < 12, "no progress"
+        stopped = train_photographs(tmp_path / "stopped", resume=True, max_minutes=0.0)
+        rounds += 1
+    first, second = weights(whole), weights(stopped)
+    assert all(torch.equal(first[key], second[key]) for key in first)
+    opened = latent.load(whole.folder / "model")
+    assert opened.schedule.prediction == "v_prediction" and opened.side == 16
+    rows = whole.table("epochs_vae")
+    assert "loss.0.fool" not in rows[0] and rows[-1]["loss.0.fool"] != 0
+
+
+def test_views_are_crops_of_the_side_and_their_latents_are_in_half_precision(rng):
+    net = Autoencoder(build(Shape(side=16, vae=(8, 8)), ["a cat"]).vae).eval()
+    pixels = torch.randint(0, 256, (3, 3, 20, 20), generator=rng, dtype=torch.uint8)
+    z = latents(net, pixels, crops=(4, 16))
+    assert z.shape == (3, 4, 4, 8, 8) and z.dtype == torch.float16
+    assert not torch.equal(z[:, 0], z[:, 1])
+    assert torch.equal(z, latents(net, pixels, crops=(4, 16)))  # by the seed alone
+    whole = latents(net, pixels)
+    assert whole.shape == (3, 2, 4, 10, 10)
+
+
+def test_a_velocity_and_the_noisy_latents_give_back_noise_and_latents(rng):
+    """The inverse that salimans2022 states: x₀ = α z − σ v, ε = σ z + α v."""
+    clean, noise = torch.randn(2, 5, 4, 3, 3, generator=rng, dtype=torch.float64)
+    alpha = torch.rand(5, generator=rng, dtype=torch.float64)
+    z, v = noised(clean, noise, alpha), velocity(clean, noise, alpha)
+    a, s = alpha.sqrt().view(-1, 1, 1, 1), (1 - alpha).sqrt().view(-1, 1, 1, 1)
+    torch.testing.assert_close(a * z - s * v, clean)
+    torch.testing.assert_close(s * z + a * v, noise)
+
+
+def test_captions_say_what_a_breed_is_where_its_name_does_not():
+    attributes = captions.measure(torch.zeros(200, 3, 8, 8, dtype=torch.uint8))
+    rows = captions.captions(["beagle"] * 200, attributes, variants=4, kinds={"beagle": "dog"})
+    assert {row[0] for row in rows} == {"a photograph of a beagle"}
+    texts = [text for row in rows for text in row[1:]]
+    share = sum("beagle, a dog" in text for text in texts) / len(texts)
+    assert 0.4 < share < 0.6
+    with pytest.raises(InputError, match="expected NAME=KIND"):
+        kinds_of(["beagle"])
+
+
+def test_an_unknown_recipe_or_schedule_is_refused(tmp_path):
+    with pytest.raises(InputError, match="expected one of cifar10-diffusion, photos-diffusion"):
+        train_diffusion(["sample:cifar10"], recipe="photo", out=tmp_path / "a")
+    with pytest.raises(InputError, match="schedule is 'linear'"):
+        train_diffusion(["sample:cifar10"], changes=["schedule=linear"], out=tmp_path / "b")

@@ -5,7 +5,7 @@ where its pixels say so. Colours are names of mean colours: of the middle half f
 the border for the background; they are left out where the mean is no clear colour.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -124,26 +124,39 @@ def name_colours(rgb: Float[Tensor, "n 3"]) -> Int[Tensor, "n"]:
 
 
 def captions(
-    names: Sequence[str], attributes: Attributes, *, variants: int, seed: int = 0
+    names: Sequence[str],
+    attributes: Attributes,
+    *,
+    variants: int,
+    seed: int = 0,
+    kinds: Mapping[str, str] | None = None,
 ) -> list[list[str]]:
     """So many captions of each picture; each says a random part of what is known.
 
     The first is always "a photograph of a CLASS".
+
+    Args:
+        kinds: what a class is, such as dog for beagle, where its name does not say it.
     """
+    kinds = kinds or {}
     rng = np.random.default_rng(seed)
     chance = rng.random((len(names), variants, 5))
     return [
         [
-            prompt(name) if v == 0 else _caption(word(name), attributes, i, chance[i, v])
+            prompt(name)
+            if v == 0
+            else _caption(word(name), kinds.get(name, ""), attributes, i, chance[i, v])
             for v in range(variants)
         ]
         for i, name in enumerate(names)
     ]
 
 
-def _caption(name: str, attributes: Attributes, i: int, chance: np.ndarray) -> str:
+def _caption(name: str, kind: str, attributes: Attributes, i: int, chance: np.ndarray) -> str:
     colour, back = COLOURS[attributes.colour[i]], COLOURS[attributes.background[i]]
     phrase = with_article(f"{colour} {name}" if colour and chance[0] < 0.5 else name)
+    if kind and chance[4] < 0.5:
+        phrase += f", {with_article(kind)}"
     if back and chance[1] < 0.5:
         phrase += f" on a {'plain ' if attributes.plain[i] else ''}{back} background"
     text = TEMPLATES[int(chance[2] ** 2 * len(TEMPLATES))].format(phrase)

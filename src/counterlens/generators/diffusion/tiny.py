@@ -20,7 +20,7 @@ import torch
 
 from counterlens.generators.diffusion.libraries import libraries
 from counterlens.generators.diffusion.model import LatentDiffusion
-from counterlens.generators.diffusion.schedule import stable_diffusion
+from counterlens.generators.diffusion.schedule import named
 
 START, END = "<|startoftext|>", "<|endoftext|>"
 
@@ -32,6 +32,7 @@ class Shape:
     Args:
         side: pixels along a side of the images.
         vae: channels of the autoencoder at each resolution; each but the first halves the side.
+        vae_blocks, unet_blocks: residual blocks at each resolution.
         latents: channels of the latents.
         unet: channels of the UNet at each resolution; all attend to the text.
         heads: of attention, in UNet and text encoder.
@@ -39,17 +40,21 @@ class Shape:
         layers: of the text encoder.
         tokens: longest prompt, with its start and end.
         merges: of the tokenizer, beyond the bytes.
+        schedule: "stable-diffusion" or "cosine".
     """
 
     side: int = 32
     vae: tuple[int, ...] = (96, 96)
+    vae_blocks: int = 1
     latents: int = 4
     unet: tuple[int, ...] = (128, 224)
+    unet_blocks: int = 1
     heads: int = 4
     text: int = 192
     layers: int = 3
     tokens: int = 24
     merges: int = 400
+    schedule: str = "stable-diffusion"
 
 
 def build(shape: Shape, captions: Sequence[str], *, seed: int = 0) -> LatentDiffusion:
@@ -63,7 +68,7 @@ def build(shape: Shape, captions: Sequence[str], *, seed: int = 0) -> LatentDiff
             block_out_channels=shape.vae,
             down_block_types=("DownEncoderBlock2D",) * len(shape.vae),
             up_block_types=("UpDecoderBlock2D",) * len(shape.vae),
-            layers_per_block=1,
+            layers_per_block=shape.vae_blocks,
             latent_channels=shape.latents,
             norm_num_groups=_groups(shape.vae),
             mid_block_add_attention=False,
@@ -76,7 +81,7 @@ def build(shape: Shape, captions: Sequence[str], *, seed: int = 0) -> LatentDiff
             block_out_channels=shape.unet,
             down_block_types=("CrossAttnDownBlock2D",) * len(shape.unet),
             up_block_types=("CrossAttnUpBlock2D",) * len(shape.unet),
-            layers_per_block=1,
+            layers_per_block=shape.unet_blocks,
             cross_attention_dim=shape.text,
             attention_head_dim=shape.heads,
             norm_num_groups=_groups(shape.unet),
@@ -94,7 +99,7 @@ def build(shape: Shape, captions: Sequence[str], *, seed: int = 0) -> LatentDiff
                 pad_token_id=tokenizer.pad_token_id,
             )
         )
-    return LatentDiffusion(vae, unet, text, tokenizer, stable_diffusion(), "small")
+    return LatentDiffusion(vae, unet, text, tokenizer, named(shape.schedule), "small")
 
 
 def make_tokenizer(captions: Sequence[str], *, merges: int, tokens: int) -> Any:

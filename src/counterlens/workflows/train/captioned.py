@@ -5,15 +5,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
-from counterlens.data import name_of, open_set
+from counterlens.data import name_of, open_set, subset
+from counterlens.data.augment import resized_crop
+from counterlens.data.batches import Draws, flip
 from counterlens.data.made import captions
 from counterlens.errors import InputError
-from counterlens.generators.diffusion.schedule import stable_diffusion
-from counterlens.losses.diffusion import Autoencoder
+from counterlens.generators.diffusion.schedule import Schedule
+from counterlens.losses.diffusion import Autoencoder, velocity
 from counterlens.types import Preprocess
 from counterlens.workflows.train.datasets import check_labels, decoded
 from counterlens.workflows.train.recipe import ClipRecipe, DenoiserRecipe, DiffusionRecipe
@@ -66,7 +69,9 @@ def gather(
     shares = recipe.shares[: len(specs)]
     if len(shares) < len(specs) or min(shares) <= 0:
         raise InputError(f"shares are {shares} for {len(specs)} sets, expected one above 0 each.")
-    size = Preprocess((recipe.side, recipe.side))
+    side = getattr(recipe, "stored", None) or recipe.side
+    size, final = Preprocess((side, side)), Preprocess((recipe.side, recipe.side))
+    kinds = kinds_of(getattr(recipe, "kinds", ()))
     count = recipe.held_out
     classes: tuple[str, ...] = ()
     pixels: list[Tensor] = []
@@ -80,12 +85,14 @@ def gather(
         if number == 0:
             if not 1 < count < len(x):
                 raise InputError(f"held_out is {count}, expected 2 … {len(x) - 1} of {spec}.")
-            held, held_names = x[-count:], names[-count:]
+            last = subset(images, np.arange(len(x) - count, len(x)))
+            held = x[-count:] if size == final else decoded(last, final, cache=cache)
+            held_names = names[-count:]
             x, names = x[:-count], names[:-count]
             classes = tuple(captions.word(name) for name in images.classes)
         pixels.append(x)
         texts += captions.captions(
-            names, captions.measure(x), variants=recipe.variants, seed=number
+            names, captions.measure(x), variants=recipe.variants, seed=number, kinds=kinds
         )
         words = {captions.word(name) for name in names}
         facts.append(
@@ -104,6 +111,28 @@ def gather(
     )
 
 
+def kinds_of(pairs: Sequence[str]) -> dict[str, str]:
+    """Class names and what they are, from NAME=KIND.
+
+    >>> kinds_of(["beagle=dog"])
+    {'beagle': 'dog'}
+    """
+    split = [pair.rpartition("=") for pair in pairs]
+    if wrong := [pair for pair, (name, _, kind) in zip(pairs, split, strict=True)
+                 if not (name and kind)]:  # fmt: skip
+        raise InputError(f"kinds has {wrong[0]!r}, expected NAME=KIND such as beagle=dog.")
+    return {name: kind for name, _, kind in split}
+
+
+def square_crop(
+    pixels: UInt8[Tensor, "b 3 h w"], size: int, generator: torch.Generator | None
+) -> Float[Tensor, "b 3 s s"]:
+    """Random squares of 64 % of the area or more, half of them mirrored, in [−1, 1]."""
+    draws = Draws.make(5, len(pixels), pixels, generator)
+    x = resized_crop(pixels.float() / 127.5 - 1, draws, size, least=0.64, widest=1.0)
+    return flip(x, draws.uniform[4] < 0.5)
+
+
 def tokens(tokenizer: Any, texts: Sequence[Sequence[str]]) -> Int[Tensor, "n v t"]:
     """Token ids of all captions; each different text is written once."""
     places = {text: i for i, text in enumerate(dict.fromkeys(t for row in texts for t in row))}
@@ -117,16 +146,29 @@ def tokens(tokenizer: Any, texts: Sequence[Sequence[str]]) -> Int[Tensor, "n v t
 
 @torch.no_grad()
 def latents(
-    net: Autoencoder, pixels: UInt8[Tensor, "n 3 h w"], *, part: int = 1024
-) -> Float[Tensor, "n 2 c y x"]:
-    """Unscaled latents of all pictures and of their mirror images, in half precision."""
+    net: Autoencoder,
+    pixels: UInt8[Tensor, "n 3 h w"],
+    *,
+    crops: tuple[int, int] | None = None,
+    seed: int = 0,
+    part: int = 512,
+) -> Float[Tensor, "n v c y x"]:
+    """Unscaled latents of all pictures in half precision: of each and of its mirror image.
+
+    Args:
+        crops: a number of random crops of each picture and their side, in place of these two.
+    """
     vae: Any = net.vae
+    generator = torch.Generator(pixels.device).manual_seed(seed)
     parts = []
     for some in torch.split(pixels, part):
-        x = some.float() / 127.5 - 1
-        both = torch.cat([x, x.flip(3)])
-        mean = vae.quant_conv(vae.encoder(both)).chunk(2, dim=1)[0]
-        parts.append(torch.stack(mean.chunk(2), 1).to(torch.float16))
+        if crops:
+            views = [square_crop(some, crops[1], generator) for _ in range(crops[0])]
+        else:
+            x = some.float() / 127.5 - 1
+            views = [x, x.flip(3)]
+        means = [vae.quant_conv(vae.encoder(x)).chunk(2, dim=1)[0] for x in views]
+        parts.append(torch.stack(means, 1).to(torch.float16))
     return torch.cat(parts)
 
 
@@ -134,12 +176,24 @@ class PixelBatches:
     """The autoencoder's batch of each update: pictures, half of them mirrored, and noise."""
 
     def __init__(
-        self, pictures: Captioned, batch: int, shape: tuple[int, ...], generator: torch.Generator
+        self,
+        pictures: Captioned,
+        batch: int,
+        shape: tuple[int, ...],
+        generator: torch.Generator,
+        *,
+        crop: int | None = None,
     ) -> None:
+        """`crop`: the side of the squares that are cropped; None takes whole pictures."""
         self.pictures, self.batch, self.shape, self.generator = pictures, batch, shape, generator
+        self.crop = crop
 
     def __call__(self, step: int) -> dict[str, Tensor]:
         rows = self.pictures.rows(self.batch, self.generator)
+        if self.crop:
+            x = square_crop(self.pictures.x[rows], self.crop, self.generator)
+            size = (self.batch, *self.shape)
+            return {"x": x, "noise": torch.randn(size, device=x.device, generator=self.generator)}
         x = self.pictures.x[rows].float() / 127.5 - 1
         device = self.generator.device
         flip = torch.rand(self.batch, 1, 1, 1, device=device, generator=self.generator) < 0.5
@@ -149,33 +203,43 @@ class PixelBatches:
 
 
 class LatentBatches:
-    """The denoiser's batch of each update: noisy latents, times, captions, and the noise."""
+    """The denoiser's batch of each update: noisy latents, times, captions, and the target."""
 
     def __init__(
         self,
         pictures: Captioned,
-        z: Float[Tensor, "n 2 c y x"],
+        z: Float[Tensor, "n v c y x"],
         ids: Int[Tensor, "n v t"],
         empty: Int[Tensor, "t"],
         recipe: DenoiserRecipe,
         generator: torch.Generator,
+        schedule: Schedule,
     ) -> None:
         self.pictures, self.z, self.ids, self.empty = pictures, z, ids, empty
         self.batch, self.drop = recipe.batch, recipe.drop
-        self.generator = generator
-        self.alphas = stable_diffusion().alphas.to(z.device)
+        self.generator, self.times = generator, recipe.times
+        self.alphas = schedule.alphas.to(z.device)
+        self.velocity = schedule.prediction == "v_prediction"
 
     def __call__(self, step: int) -> dict[str, Tensor]:
         rows = self.pictures.rows(self.batch, self.generator)
         device, n = self.z.device, self.batch
         draw = torch.rand(4, n, device=device, generator=self.generator)
-        clean = self.z[rows, (draw[0] < 0.5).long()].float()
-        time = (draw[1] * len(self.alphas)).long().clamp_max(len(self.alphas) - 1)
+        views = self.z.shape[1]
+        clean = self.z[rows, views - 1 - (draw[0] * views).long().clamp_max(views - 1)].float()
+        place = draw[1]
+        if self.times == "logit-normal":
+            place = torch.randn(n, device=device, generator=self.generator).sigmoid()
+        time = (place * len(self.alphas)).long().clamp_max(len(self.alphas) - 1)
         variant = (draw[2] * self.ids.shape[1]).long().clamp_max(self.ids.shape[1] - 1)
         ids = torch.where((draw[3] < self.drop)[:, None], self.empty, self.ids[rows, variant])
         noise = torch.randn(clean.shape, device=device, generator=self.generator)
         return {"z": noised(clean, noise, self.alphas[time]), "time": time,
-                "ids": ids.long(), "noise": noise}  # fmt: skip
+                "ids": ids.long(), "target": self.target(clean, noise, time)}  # fmt: skip
+
+    def target(self, clean: Tensor, noise: Tensor, time: Tensor) -> Tensor:
+        """What the network is to predict."""
+        return velocity(clean, noise, self.alphas[time]) if self.velocity else noise
 
 
 def noised(

@@ -35,10 +35,14 @@ from counterlens.errors import InputError
 from counterlens.fit import Plan, Progress, Trainable, fit
 from counterlens.generators.diffusion import model as latent
 from counterlens.generators.diffusion.model import LatentDiffusion
+from counterlens.generators.diffusion.schedule import named
 from counterlens.generators.diffusion.tiny import Shape, build
 from counterlens.losses.diffusion import Autoencoder, Denoiser, autoencoding, denoising
+from counterlens.losses.sharp import Sharpness
 from counterlens.metrics.generation import psnr
 from counterlens.models import load
+from counterlens.models.nets import lpips
+from counterlens.models.nets.patch_critic import PatchCritic
 from counterlens.runs import Run, new_folder
 from counterlens.types import Preprocess
 from counterlens.workflows._shared import entry_point
@@ -46,7 +50,7 @@ from counterlens.workflows._shared.objects import texts
 from counterlens.workflows._shared.options import takes
 from counterlens.workflows._shared.result import Result
 from counterlens.workflows._shared.session import Log, begin, end, logger
-from counterlens.workflows._shared.settings import as_dict, changed
+from counterlens.workflows._shared.settings import as_dict, changed, check_choice
 from counterlens.workflows.train.captioned import (
     Captioned,
     LatentBatches,
@@ -60,6 +64,7 @@ from counterlens.workflows.train.datasets import decoded, default_cache
 from counterlens.workflows.train.diffusion_quality import References, evaluate
 from counterlens.workflows.train.options import DiffusionOptions
 from counterlens.workflows.train.recipe import (
+    DIFFUSION_RECIPES,
     AutoencoderRecipe,
     DenoiserRecipe,
     DiffusionRecipe,
@@ -98,7 +103,9 @@ def train_diffusion(data: Sequence[str], options: DiffusionOptions) -> Result:
         data: specs of labelled sets; the first one's last images are held out.
     """
     began = time.monotonic()
-    recipe, specs = changed(DiffusionRecipe(), options.changes), texts(data)
+    check_choice("recipe", options.recipe, tuple(DIFFUSION_RECIPES))
+    recipe, specs = changed(DIFFUSION_RECIPES[options.recipe], options.changes), texts(data)
+    named(recipe.schedule)
     if not specs:
         raise InputError("no data came, expected --data SPEC, e.g. pack:A.npz+B.npz.")
     device, log = pick_device(options.device), logger(options)
@@ -132,7 +139,7 @@ def train_diffusion(data: Sequence[str], options: DiffusionOptions) -> Result:
 def _model(job: _Job, images: Captioned) -> LatentDiffusion:
     """A fresh model of the recipe's sizes, or one with the weights of an earlier model."""
     recipe = job.recipe
-    shape = Shape(side=recipe.side, **vars(recipe.shape))
+    shape = Shape(side=recipe.side, schedule=recipe.schedule, **vars(recipe.shape))
     every = [text for row in images.texts for text in row]
     model = build(shape, every, seed=job.options.seed)
     return _start(model, Path(recipe.start)) if recipe.start else model
@@ -155,7 +162,8 @@ def _first(job: _Job, model: LatentDiffusion, images: Captioned) -> Autoencoder 
     recipe = job.recipe.vae
     net = _on(Autoencoder(model.vae), job.device)
     generator = torch.Generator(job.device)
-    batches = PixelBatches(images, recipe.batch, model.shape, generator)
+    crop = job.recipe.side if job.recipe.stored else None
+    batches = PixelBatches(images, recipe.batch, model.shape, generator, crop=crop)
 
     @torch.no_grad()
     def judge(kept: nn.Module, step: int) -> dict[str, float]:
@@ -167,10 +175,8 @@ def _first(job: _Job, model: LatentDiffusion, images: Captioned) -> Autoencoder 
             wanted.append(x / 2 + 0.5)
         return {"held_out.psnr": psnr(torch.cat(rebuilt), torch.cat(wanted))}
 
-    loss = partial(autoencoding, kl=recipe.kl)
-    progress, kept = _fit(
-        job, "vae", Trainable(net, loss, _adam(net, recipe)), batches, generator, judge
-    )
+    team, phase = _team(net, job)
+    progress, kept = _fit(job, "vae", team, batches, generator, judge, phase=phase)
     if not progress.done:
         job.log(f"not finished: repeat the command with --resume ({job.run.folder}).")
         progress.resend()
@@ -180,11 +186,34 @@ def _first(job: _Job, model: LatentDiffusion, images: Captioned) -> Autoencoder 
     return result
 
 
+def _team(net: nn.Module, job: _Job) -> tuple[list[Trainable], Callable[[int], bool]]:
+    """The autoencoder, alone or with a critic; and whether the critic takes part in an update."""
+    recipe = job.recipe.vae
+    optimizer = _adam(net, recipe)
+    if recipe.loss == "squared":
+        return [Trainable(net, partial(autoencoding, kl=recipe.kl), optimizer)], lambda step: False
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(job.options.seed)
+        critic = PatchCritic().to(job.device)
+    distance = lpips.load(recipe.lpips, device=job.device) if recipe.lpips else None
+    begins = round(recipe.critic_from * recipe.steps)
+    loss = Sharpness(
+        critic, distance, recipe.perceptual, recipe.adversarial, recipe.kl, begins=begins
+    )
+    # without weight decay: a critic that does not learn yet must stay as it is
+    against = torch.optim.Adam(critic.parameters(), lr=recipe.lr, betas=(0.5, 0.9))
+    return [
+        Trainable(net, loss.autoencoder_terms, optimizer),
+        Trainable(critic, loss.critic_terms, against),
+    ], loss.phase
+
+
 def _second(job: _Job, model: LatentDiffusion, images: Captioned, first: Autoencoder) -> Progress:
     """Text encoder and UNet on the latents; `model` then holds the averaged weights of all."""
     began = time.monotonic()
     first = first.to(job.device)
-    z = latents(first, images.x)
+    crops = (job.recipe.views, job.recipe.side) if job.recipe.stored else None
+    z = latents(first, images.x, crops=crops, seed=job.options.seed)
     held = latents(first, images.held)[:, 0].float()
     scale = 1 / z.float().std().item()
     model.vae.load_state_dict(first.vae.state_dict())
@@ -195,15 +224,18 @@ def _second(job: _Job, model: LatentDiffusion, images: Captioned, first: Autoenc
     held_ids = (
         tokens(model.tokenizer, [[text] for text in images.held_texts])[:, 0].to(job.device).long()
     )
-    job.log(f"{len(z)} × 2 latents, scale {scale:.4f} ({time.monotonic() - began:.1f} s)")
+    job.log(
+        f"{len(z)} × {z.shape[1]} latents, scale {scale:.4f} ({time.monotonic() - began:.1f} s)"
+    )
     net = _on(Denoiser(model.unet, model.text), job.device)
     generator = torch.Generator(job.device)
     trainable = Trainable(net, denoising, _adam(net, job.recipe.unet))
-    batches = LatentBatches(images, z, ids, empty, job.recipe.unet, generator)
+    batches = LatentBatches(images, z, ids, empty, job.recipe.unet, generator, model.schedule)
     fixed = torch.Generator().manual_seed(job.options.seed)
     noise = torch.randn(held.shape, generator=fixed).to(job.device)
     times = torch.linspace(0, len(batches.alphas) - 1, len(held), device=job.device).long()
     noisy = noised(held, noise, batches.alphas[times])
+    target = batches.target(held, noise, times)
 
     @torch.no_grad()
     def judge(kept: nn.Module, step: int) -> dict[str, float]:
@@ -214,9 +246,9 @@ def _second(job: _Job, model: LatentDiffusion, images: Captioned, first: Autoenc
             strict=True,
         )
         predicted = torch.cat([kept(*part) for part in parts])
-        return {"held_out.noise": (predicted - noise).square().mean().item()}
+        return {"held_out.noise": (predicted - target).square().mean().item()}
 
-    progress, kept = _fit(job, "unet", trainable, batches, generator, judge)
+    progress, kept = _fit(job, "unet", [trainable], batches, generator, judge)
     result = kept[0]
     assert isinstance(result, Denoiser)
     model.unet.load_state_dict(result.unet.state_dict())
@@ -236,10 +268,11 @@ def _adam(net: nn.Module, recipe: AutoencoderRecipe | DenoiserRecipe) -> torch.o
 def _fit(
     job: _Job,
     stage: Literal["vae", "unet"],
-    trainable: Trainable,
+    team: list[Trainable],
     batches: Callable[[int], Mapping[str, Tensor]],
     generator: torch.Generator,
     judge: Any,
+    phase: Callable[[int], bool] = lambda step: False,
 ) -> tuple[Progress, list[nn.Module]]:
     """Train one stage."""
     recipe, cuda = job.recipe, job.device.type == "cuda"
@@ -251,7 +284,7 @@ def _fit(
         steps=own.steps,
         per_epoch=recipe.per_epoch,
         seed=job.options.seed + 1000 * (stage == "unet"),
-        schedule="cosine" if stage == "vae" else "constant",
+        **_rate(own),
         warmup=own.warmup,
         average=own.average,
         precision=precision,
@@ -260,20 +293,30 @@ def _fit(
         compile=on(recipe.compile, cuda),
         graph=on(recipe.graph, cuda),
     )
-    weights = sum(p.numel() for p in trainable.net.parameters()) / 1e6
+    weights = sum(p.numel() for p in team[0].net.parameters()) / 1e6
     job.log(f"{stage}: {weights:.2f} M weights, {plan.steps} updates of {own.batch} "
             f"pictures on {device_name(job.device)}")  # fmt: skip
     progress, kept = fit(
-        trainable,
+        team,
         batches,
         plan=plan,
         folder=job.run.folder / "state" / stage,
         generator=generator,
         judge=judge,
+        phase=phase,
         log=job.log,
     )
     job.run.write_table(f"epochs_{stage}", progress.rows)
     return progress, kept
+
+
+def _rate(recipe: AutoencoderRecipe | DenoiserRecipe) -> dict[str, Any]:
+    """How the learning rate of a stage falls."""
+    if isinstance(recipe, AutoencoderRecipe):
+        return {"schedule": "cosine"}
+    if recipe.hold is None:
+        return {"schedule": "constant"}
+    return {"schedule": "linear", "hold": recipe.hold}
 
 
 def _export(job: _Job, model: LatentDiffusion, images: Captioned, progress: Progress) -> None:

@@ -74,6 +74,13 @@ class ClipOptions(Training):
 class DiffusionOptions(Training):
     """Options of the training of a diffusion model."""
 
+    recipe: str = option(
+        "cifar10-diffusion",
+        help="cifar10-diffusion, or photos-diffusion: 128 pixels.",
+        unit="NAME",
+        group="Training",
+        scope="run",
+    )
     test: str | None = option(
         None, help="Test images of the first set's classes.", unit="SPEC", group="Data"
     )

@@ -139,8 +139,10 @@ class ModelSizes:
     """Of a small diffusion model, see `counterlens.generators.diffusion.tiny.Shape`."""
 
     vae: tuple[int, ...] = (96, 96)
+    vae_blocks: int = 1
     latents: int = 4
     unet: tuple[int, ...] = (128, 224)
+    unet_blocks: int = 1
     heads: int = 4
     text: int = 192
     layers: int = 3
@@ -150,7 +152,14 @@ class ModelSizes:
 
 @dataclass(frozen=True)
 class AutoencoderRecipe:
-    """The first stage of a diffusion model."""
+    """The first stage of a diffusion model.
+
+    Args:
+        loss: "squared" error, or "sharp": absolute error, LPIPS and a critic of patches.
+        kl: weight of the divergence: per number with "squared", summed over an image with "sharp".
+        lpips: for "sharp": file of the weights of LPIPS; None leaves its term out.
+        critic_from: for "sharp": share of the updates after which the critic takes part.
+    """
 
     steps: int = 6000
     batch: int = 512
@@ -158,11 +167,22 @@ class AutoencoderRecipe:
     warmup: int = 200
     average: float = 0.999
     kl: float = 5e-5
+    loss: Literal["squared", "sharp"] = "squared"
+    lpips: str | None = None
+    perceptual: float = 0.6
+    adversarial: float = 0.06
+    critic_from: float = 0.45
 
 
 @dataclass(frozen=True)
 class DenoiserRecipe:
-    """The second stage; `drop` is the share of images that get no caption."""
+    """The second stage.
+
+    Args:
+        drop: share of images that get no caption.
+        times: which times are drawn: all alike, or those in the middle more often.
+        hold: share of the updates after which the rate falls to 0; None keeps it constant.
+    """
 
     steps: int = 15000
     batch: int = 512
@@ -170,16 +190,30 @@ class DenoiserRecipe:
     warmup: int = 500
     average: float = 0.9995
     drop: float = 0.1
+    times: Literal["uniform", "logit-normal"] = "uniform"
+    hold: float | None = None
 
 
 @dataclass(frozen=True)
 class DiffusionRecipe:
-    """Every setting of the training of a diffusion model."""
+    """Every setting of the training of a diffusion model.
+
+    Args:
+        stored: side of the decoded images, from which squares are cropped; None does not crop.
+        views: latents of each image: itself and its mirror image, or as many random crops.
+        variants: captions of each image.
+        kinds: NAME=KIND of classes whose name does not say it, such as "beagle=dog".
+        schedule: "stable-diffusion", or "cosine", with which the network predicts the velocity.
+    """
 
     name: str = "cifar10-diffusion"
     side: int = 32
+    stored: int | None = None
+    views: int = 2
     held_out: int = 2000
     variants: int = 6
+    kinds: tuple[str, ...] = ()
+    schedule: str = "stable-diffusion"
     shares: tuple[float, ...] = (0.7, 0.3)
     shape: ModelSizes = ModelSizes()
     vae: AutoencoderRecipe = AutoencoderRecipe()
@@ -190,6 +224,38 @@ class DiffusionRecipe:
     precision: Literal["auto", "bf16", "fp32"] = "auto"
     compile: Auto = "auto"
     graph: Auto = "auto"
+
+
+_DOGS = (
+    "English springer", "Shih-Tzu", "Rhodesian ridgeback", "beagle", "English foxhound",
+    "Border terrier", "Australian terrier", "golden retriever", "Old English sheepdog", "Samoyed",
+    "dingo",
+)  # fmt: skip
+DIFFUSION_RECIPES = {
+    "cifar10-diffusion": DiffusionRecipe(),
+    "photos-diffusion": DiffusionRecipe(
+        name="photos-diffusion",
+        side=128,
+        stored=136,
+        views=10,
+        held_out=1000,
+        variants=8,
+        kinds=tuple(f"{breed}=dog" for breed in _DOGS),
+        schedule="cosine",
+        shape=ModelSizes(
+            vae=(64, 128, 192, 192), latents=8, unet=(192, 352), heads=4, text=192, layers=3,
+            tokens=32, merges=900,
+        ),
+        vae=AutoencoderRecipe(
+            steps=12000, batch=128, lr=4e-4, kl=2.5e-7, loss="sharp",
+        ),
+        unet=DenoiserRecipe(
+            steps=20000, lr=4e-4, average=0.9996, times="logit-normal", hold=0.65,
+        ),
+        samples=1140,
+    ),
+}  # fmt: skip
+"""The trainings of generators by name."""
 
 
 def on(value: Auto, cuda: bool) -> bool:
