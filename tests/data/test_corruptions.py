@@ -9,7 +9,18 @@ import pytest
 from PIL import Image
 from scipy import ndimage
 
-from counterlens.data.corruptions import NAMES, blur, constants, corrupt, digital, noise, weather
+from counterlens.data.corruptions import (
+    COMMON,
+    NAMES,
+    SEVERITIES,
+    blur,
+    constants,
+    corrupt,
+    digital,
+    noise,
+    parse_corruptions,
+    weather,
+)
 from counterlens.data.corruptions.spatter import canny, equalised
 from counterlens.errors import InputError
 from counterlens.images import Pixels
@@ -321,3 +332,28 @@ def test_equalised_levels_run_from_0_to_255() -> None:
     levels = np.array([[3.0, 3, 4], [4, 9, 9]])
     assert equalised(levels).tolist() == [[0, 0, 128], [128, 255, 255]]  # 2·255/4 = 127.5, even
     assert (equalised(np.full((2, 2), 7.0)) == 7).all()
+
+
+def test_shifts_of_practice_change_what_they_say() -> None:
+    x = np.random.default_rng(0).integers(0, 256, (40, 50, 3)).astype(np.uint8)
+    assert (corrupt(x, "colour_order", 1) == x[..., ::-1]).all()
+    orders = {corrupt(x, "colour_order", s).tobytes() for s in SEVERITIES}
+    assert len(orders) == 5 and x.tobytes() not in orders
+    for severity, share in zip(SEVERITIES, (0.05, 0.1, 0.2, 0.3, 0.4), strict=True):
+        hidden = (corrupt(x, "occlusion", severity) != x).any(2).mean()
+        assert abs(hidden - share) < 0.03
+    banner = corrupt(x, "overlay", 3)
+    assert (banner[:-6] == x[:-6]).all() and not (banner[-6:] == x[-6:]).all()
+    half = np.array(Image.fromarray(x).resize((25, 20), Image.Resampling.LANCZOS))
+    back = np.array(Image.fromarray(half).resize((50, 40), Image.Resampling.LANCZOS))
+    assert np.abs(corrupt(x, "resize_filter", 5).astype(int) - back).max() <= 1
+
+
+def test_groups_and_names_are_read_in_a_fixed_order() -> None:
+    assert parse_corruptions("common") == tuple(COMMON)
+    assert parse_corruptions("fog,practice,gaussian-noise")[:2] == ("gaussian_noise", "fog")
+    assert parse_corruptions("all") == NAMES
+    with pytest.raises(InputError, match="did you mean fog"):
+        parse_corruptions("common,fogg")
+    with pytest.raises(InputError, match="expected common, extra, practice, all"):
+        parse_corruptions(" , ")

@@ -16,6 +16,7 @@ from counterlens.metrics.ood_scores import (
     auroc_replicates,
     differences,
     fit,
+    mean_auroc,
     odin,
     parse_scores,
 )
@@ -147,6 +148,31 @@ def test_names_are_read_in_a_fixed_order_and_misspelt_ones_refused():
     for wrong in ("enrgy", "", ","):
         with pytest.raises(InputError, match="expected all or some of"):
             parse_scores(wrong)
+
+
+def test_the_names_of_openood_and_pytorch_ood_are_understood():
+    assert parse_scores("EBO,mls,MDS,rmds,ash") == (
+        *("max_logit", "energy", "mahalanobis", "relative_mahalanobis", "ash_b"),
+    )
+    with pytest.raises(InputError, match="did you mean energy"):
+        parse_scores("enrgy")
+
+
+def test_the_mean_over_unknown_sets_is_that_of_their_aurocs():
+    inside = RNG.normal(size=30).round(1)
+    sets = [RNG.normal(size=n).round(1) for n in (21, 13)]
+    alone = [auroc(torch.from_numpy(inside), torch.from_numpy(one)) for one in sets]
+    assert mean_auroc(inside, *sets) == pytest.approx(np.mean(alone), abs=1e-12)
+    drawn = np.random.default_rng(7)
+    rows = [drawn.integers(0, n, size=(3, n), dtype=np.int64) for n in (30, 21, 13)]
+    values = auroc_replicates(inside, *sets, count=3, seed=7)
+    for i in range(3):
+        known = torch.from_numpy(inside[rows[0][i]])
+        areas = [
+            auroc(known, torch.from_numpy(one[part[i]]))
+            for one, part in zip(sets, rows[1:], strict=True)
+        ]
+        assert values[i] == pytest.approx(np.mean(areas), abs=1e-12)
 
 
 def test_replicates_equal_the_auroc_of_the_drawn_images():

@@ -12,6 +12,7 @@ from counterlens.metrics.label_map import coarse_answers, group_means, restrict
 from counterlens.metrics.numbers import (
     background_number,
     classification_numbers,
+    detection_numbers,
     ood_numbers,
     shape_number,
     share,
@@ -42,6 +43,7 @@ __all__ = [
     "confidence_hist",
     "confusions",
     "cue_votes",
+    "detection_numbers",
     "ece",
     "fpr95",
     "group_means",

@@ -28,7 +28,7 @@ from counterlens.metrics.ood import aupr, auroc, fpr95
 from counterlens.metrics.selective import aurra
 from counterlens.metrics.temperature import HIGHEST, LOWEST, STEPS, by_nll
 from counterlens.runs import Number, key_part
-from counterlens.types import Flags, Labels, Logits
+from counterlens.types import Flags, Labels, Logits, Scores
 
 Numbers = dict[str, Number]
 _INF = float("inf")
@@ -167,31 +167,52 @@ def ood_numbers(
         answers(inside, temperature=temperature),
         answers(outside, temperature=temperature),
     )
-    a, b = known.score, unknown.score
-    x, y = a.numpy(), b.numpy()
-    m, n = len(a), len(b)
     how = f"{protocol or f'all {inside.shape[1]} classes'}; temperature {temperature:.4g}"
     score = f"score = log-odds of the top class; {how}"
-    values = {"auroc": auroc(a, b), "aupr": aupr(a, b), "fpr95": fpr95(a, b)}
-    ends = {
-        "auroc": delong(x, y),
-        "aupr": aupr_interval(x, y, values["aupr"], seed=seed),
-        "fpr95": fpr95_interval(x, y, values["fpr95"], seed=seed),
-    }
-    texts = {
-        "auroc": f"known positive, ties count half; {m} known, {n} unknown; {score}; "
-        "DeLong interval on the logit scale",
-        "aupr": f"unknown positive at {n} unknown to {m} known (chance {n / (m + n):.4g}), "
-        f"average precision; {score}; BCa bootstrap, ratio held",
-        "fpr95": f"unknown accepted when 95 % of {m} known are; {score}; percentile bootstrap",
-    }
     part = f"ood.{key_part(name)}"
-    out = {
-        f"{part}.{key}": Number(values[key], n, *ends[key], texts[key])  # n: the unknown images
-        for key in values
-    }
+    told = detection_numbers(known.score, unknown.score, score, seed=seed)
+    out = {f"{part}.{key}": number for key, number in told.items()}
     text = f"mean confidence in the top class; {how}; BCa bootstrap"
     out[f"{part}.mmc"] = _mean(unknown.confidence, text, (1 / inside.shape[1], 1), seed)
+    return out
+
+
+def detection_numbers(
+    inside: Scores, outside: Float[Tensor, "o"], score: str, *, both: bool = False, seed: int = 0
+) -> Numbers:
+    """AUROC, AUPR and FPR95 of one score; n is the number of unknown images.
+
+    Args:
+        score: what it is, for the protocol.
+        both: AUPR with the known images positive, too, as `aupr_in`.
+    """
+    x, y = inside.double().numpy(), outside.double().numpy()
+    m, n = len(x), len(y)
+    counts = f"{n} unknown to {m} known"
+    area, found, share = auroc(inside, outside), aupr(inside, outside), fpr95(inside, outside)
+    out = {
+        "auroc": Number(
+            *(area, n, *delong(x, y)),
+            f"known positive, ties count half; {m} known, {n} unknown; {score}; "
+            "DeLong interval on the logit scale",
+        ),
+        "aupr": Number(
+            *(found, n, *aupr_interval(x, y, found, seed=seed)),
+            f"unknown positive at {counts} (chance {n / (m + n):.4g}), average precision; {score}; "
+            "BCa bootstrap, ratio held",
+        ),
+        "fpr95": Number(
+            *(share, n, *fpr95_interval(x, y, share, seed=seed)),
+            f"unknown accepted when 95 % of {m} known are; {score}; percentile bootstrap",
+        ),
+    }
+    if both:
+        found = aupr(-outside, -inside)
+        out["aupr_in"] = Number(
+            *(found, n, *aupr_interval(-y, -x, found, seed=seed)),
+            f"known positive at {counts} (chance {m / (m + n):.4g}), average precision; {score}; "
+            "BCa bootstrap, ratio held",
+        )
     return out
 
 

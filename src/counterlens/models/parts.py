@@ -106,6 +106,28 @@ def features(classifier: Classifier, x: Images) -> Float[Tensor, "b d"]:
     )
 
 
+class FeatureNet(nn.Module):
+    """What enters the last linear layer, as a network of its own that can be copied and moved."""
+
+    def __init__(self, classifier: Classifier) -> None:
+        super().__init__()
+        features(classifier, _probe(classifier).detach())  # refused here if there are none
+        self.classifier = classifier
+
+    def forward(self, x: Images) -> Float[Tensor, "b d"]:
+        """Features of images in [0, 1]."""
+        seen: list[Tensor] = []
+
+        def keep(_: nn.Module, inputs: tuple[Tensor, ...], __: Tensor) -> None:
+            seen.append(inputs[0])
+
+        net = self.classifier.net
+        name = head_name(net, len(self.classifier.classes))
+        with _hooked([(net.get_submodule(name), keep)]):
+            self.classifier(x)
+        return seen[0].flatten(1)
+
+
 def cam_layer(classifier: Classifier, *, least: int = 1) -> CamLayer:
     """The default layer for class activation maps.
 

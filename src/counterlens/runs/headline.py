@@ -6,7 +6,8 @@ from counterlens.runs.keys import meaning
 
 AUDIT = (
     *("accuracy.top1", "calibration.ece", "calibration.ece_scaled", "calibration.temperature"),
-    *("selective.aurra", "robust.accuracy", "ood.auroc", "ood.worst_auroc", "ood.mmc"),
+    *("selective.aurra", "corruption.accuracy", "corruption.mce", "robust.accuracy"),
+    *("ood.auroc", "ood.worst_auroc", "ood.mmc"),
     "groups.worst",
     *("bias.shape", "bias.texture", "bias.background_gap", "bias.colour_flip", "bias.frame_flip"),
 )

@@ -61,7 +61,15 @@ _KNOWN: dict[str, tuple[str, Unit, Better, float | None]] = {
     "ood.mmc": ("Mean confidence", "share", "down", 0.15),
     "ood.worst_auroc": ("Worst-case AUROC", "share", "up", 0.10),
     "ood.worst_mmc": ("Worst-case mean confidence", "share", "down", None),
+    "ood_score.auroc": ("AUROC", "share", "up", None),
+    "ood_score.aupr": ("AUPR, unknown positive", "share", "up", None),
+    "ood_score.aupr_in": ("AUPR, known positive", "share", "up", None),
+    "ood_score.fpr95": ("FPR at 95 % TPR", "share", "down", None),
+    "ood_score.worst_auroc": ("Worst-case AUROC", "share", "up", None),
     "ood.ece": ("Joint-distribution ECE", "share", "down", None),
+    "corruption.accuracy": ("Accuracy under", "share", "up", 0.05),
+    "corruption.mce": ("mCE", "share", "down", 0.05),
+    "corruption.relative_mce": ("Relative mCE", "share", "down", None),
     "robust.accuracy": ("Robust accuracy", "share", "up", 0.10),
     "bias.colour_flip": ("Answers that a change of colour flips", "share", "down", None),
     "bias.colour_flip_mean": ("Colour changes that flip the answer", "share", "down", None),
@@ -193,6 +201,21 @@ _KNOWN: dict[str, tuple[str, Unit, Better, float | None]] = {
     "bias.background_gap": ("Background gap", "share", "down", None),
 }
 SCALED = "_scaled"  # the same metric after temperature
+OOD_SCORES = {
+    "msp": "MSP",
+    "max_logit": "Max-logit",
+    "energy": "Energy",
+    "entropy": "Entropy",
+    "odin": "ODIN",
+    "knn": "kNN",
+    "mahalanobis": "Mahalanobis",
+    "relative_mahalanobis": "Relative Mahalanobis",
+    "vim": "ViM",
+    "react": "ReAct",
+    "ash_s": "ASH-S",
+    "ash_b": "ASH-B",
+}
+"""What reports call a score; in a key it stands before the metric: `ood_score.svhn.knn_auroc`."""
 
 
 def meaning(key: str) -> Meaning:
@@ -209,6 +232,8 @@ def meaning(key: str) -> Meaning:
     base = metric.removesuffix(SCALED)
     stage = " after temperature" if base != metric else ""
     kind = "agreed" if base.startswith("agreed_") else base  # one key per second classifier
+    if area == "ood_score":
+        return _score_meaning(key, subject, metric)
     known = _KNOWN.get(f"{area.removesuffix('_gap')}.{kind}")
     if area == "paired":
         return Meaning(key, area, subject, metric, f"{subject}: {metric}", "share", "", None)
@@ -219,6 +244,18 @@ def meaning(key: str) -> Meaning:
         label = f"{base.removeprefix('agreed_')} answers the target"
     label += stage + (f", {subject_words(area, subject)}" if subject else "")
     return Meaning(key, area, subject, metric, label, unit, better, limit)
+
+
+def _score_meaning(key: str, subject: str, metric: str) -> Meaning:
+    """`ood_score.SET.SCORE_METRIC`: the longest score that the metric begins with."""
+    fits = [name for name in OOD_SCORES if metric.startswith(f"{name}_")]
+    name = max(fits, key=len, default="")
+    known = _KNOWN.get(f"ood_score.{metric.removeprefix(f'{name}_')}")
+    if not name or known is None:
+        return Meaning(key, "ood_score", subject, metric, key, "plain", "", None)
+    label, unit, better, limit = known
+    words = f"{OOD_SCORES[name]}: {label}, {subject}"
+    return Meaning(key, "ood_score", subject, metric, words, unit, better, limit)
 
 
 def metric_words(area: str, metric: str) -> str:
@@ -242,6 +279,8 @@ def subject_words(area: str, subject: str) -> str:
         return f"{way} raised{dash and f', with {other}'}"
     if area == "gradient":
         return subject.replace("_", " ")
+    if area == "corruption":
+        return subject.replace("_", " ") + (" corruptions" if subject == "common" else "")
     if area not in ("robust", "counterfactual"):
         return subject
     norm, _, radius = subject.partition("-")

@@ -2,7 +2,12 @@
 
 from counterlens.search.apgd import apgd, apgd_from_afar
 from counterlens.search.ensemble.autoattack import AttackSettings, Robustness, robust
-from counterlens.search.ensemble.extremes import Extreme, lowest_confidence, worst_confidence
+from counterlens.search.ensemble.extremes import (
+    Extreme,
+    highest_output,
+    lowest_confidence,
+    worst_confidence,
+)
 from counterlens.search.ensemble.probes import Flag
 from counterlens.search.ensemble.trust import Trust, weigh
 from counterlens.search.fab import Nearest, fab
@@ -24,6 +29,7 @@ __all__ = [
     "apgd_from_afar",
     "fab",
     "frozen",
+    "highest_output",
     "lowest_confidence",
     "pgd",
     "robust",

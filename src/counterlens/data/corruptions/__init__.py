@@ -9,7 +9,30 @@ Differs: scipy and Pillow in place of OpenCV, scikit-image and ImageMagick. Imag
     was stored as JPEG of quality 85; nothing is stored here, so numbers are not those of its files.
 """
 
-from counterlens.data.corruptions.apply import COMMON, EXTRA, NAMES, check, corrupt
+from counterlens.data.corruptions.apply import (
+    COMMON,
+    EXTRA,
+    GROUPS,
+    NAMES,
+    PRACTICE,
+    check,
+    corrupt,
+    parse_corruptions,
+)
+from counterlens.data.corruptions.practice import LEVELS
 from counterlens.data.corruptions.tables import SEVERITIES, SMALL, constants
 
-__all__ = ["COMMON", "EXTRA", "NAMES", "SEVERITIES", "SMALL", "check", "constants", "corrupt"]
+__all__ = [
+    "COMMON",
+    "EXTRA",
+    "GROUPS",
+    "LEVELS",
+    "NAMES",
+    "PRACTICE",
+    "SEVERITIES",
+    "SMALL",
+    "check",
+    "constants",
+    "corrupt",
+    "parse_corruptions",
+]

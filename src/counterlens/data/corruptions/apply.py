@@ -10,7 +10,7 @@ from hashlib import sha256
 
 import numpy as np
 
-from counterlens.data.corruptions import blur, digital, noise, spatter, weather
+from counterlens.data.corruptions import blur, digital, noise, practice, spatter, weather
 from counterlens.data.corruptions.tables import SEVERITIES, constants
 from counterlens.errors import InputError
 from counterlens.images import Pixels
@@ -39,7 +39,35 @@ EXTRA: dict[str, Callable[..., noise.Picture]] = {
     "spatter": spatter.spatter,
     "saturate": digital.saturate,
 }
-NAMES = (*COMMON, *EXTRA)
+PRACTICE: dict[str, Callable[..., noise.Picture]] = {
+    "jpeg_quality": practice.jpeg_quality,
+    "resize_filter": practice.resize_filter,
+    "colour_order": practice.colour_order,
+    "overlay": practice.overlay,
+    "occlusion": practice.occlusion,
+}
+NAMES = (*COMMON, *EXTRA, *PRACTICE)
+GROUPS = {"common": tuple(COMMON), "extra": tuple(EXTRA), "practice": tuple(PRACTICE), "all": NAMES}
+
+
+def parse_corruptions(text: str) -> tuple[str, ...]:
+    """Names or groups (common, extra, practice, all) with commas, in the order of NAMES.
+
+    >>> parse_corruptions("fog, gaussian-noise")
+    ('gaussian_noise', 'fog')
+    """
+    wanted: set[str] = set()
+    for word in text.split(","):
+        name = word.strip().lower().replace("-", "_")
+        if name and name not in GROUPS:
+            check(name, 1)
+        wanted |= set(GROUPS.get(name, (name,) if name else ()))
+    if not wanted:
+        raise InputError(
+            f"corruptions are {text!r}, expected {', '.join(GROUPS)} or names such as fog, with "
+            "commas."
+        )
+    return tuple(name for name in NAMES if name in wanted)
 
 
 def check(name: str, severity: int) -> None:
@@ -70,7 +98,7 @@ def corrupt(pixels: Pixels, name: str, severity: int, *, seed: str = "") -> Pixe
     digest = sha256(f"{name}\n{seed}".encode("utf-8", "backslashreplace")).digest()
     rng = np.random.default_rng(int.from_bytes(digest[:16], "little"))
     row = constants(name, severity, height, width)
-    made = {**COMMON, **EXTRA}[name](pixels / 255, rng, *row)
+    made = {**COMMON, **EXTRA, **PRACTICE}[name](pixels / 255, rng, *row)
     # cut off, not rounded, as by the authors; 1e-6 keeps whole levels whole
     cut: Pixels = np.floor(np.clip(made, 0, 1) * 255 + 1e-6).astype(np.uint8)
     return cut

@@ -7,6 +7,8 @@ Differs: nothing. Elastic lengths are fractions of 244 pixels in the large table
 
 from typing import Literal
 
+from counterlens.data.corruptions.practice import PRACTICE_TABLE
+
 Row = tuple[float, ...]
 Size = Literal["small", "large"]
 SEVERITIES = (1, 2, 3, 4, 5)
@@ -114,6 +116,8 @@ def constants(name: str, severity: int, height: int, width: int) -> Row:
     >>> constants("fog", 3, 32, 32), constants("fog", 3, 224, 224)
     ((0.75, 2.5), (2.5, 1.7))
     """
+    if name in PRACTICE_TABLE:
+        return PRACTICE_TABLE[name][severity - 1]
     size = size_of(height, width)
     row = (SMALL_TABLE if size == "small" else LARGE_TABLE)[name][severity - 1]
     return tuple(ELASTIC[size] * c for c in row) if name == "elastic_transform" else row

@@ -9,7 +9,7 @@ Differs: an image whose shorter side is above 256 pixels is first reduced to 256
 import re
 from dataclasses import dataclass, replace
 
-from counterlens.data.corruptions import SMALL, check, corrupt
+from counterlens.data.corruptions import LEVELS, SMALL, check, corrupt
 from counterlens.data.sets import fingerprint
 from counterlens.errors import InputError
 from counterlens.images import ImageSet, Pixels, resize
@@ -54,10 +54,17 @@ def open_corrupted(
     from counterlens.data.open import open_set  # which opens corrupted sets in its turn
 
     base = open_set(spec, limit=limit, seed=seed, size=size, channels=channels)
+    return corrupted_set(base, kind, severity, name=name)
+
+
+def corrupted_set(base: ImageSet, kind: str, severity: int, *, name: str) -> ImageSet:
+    """The images of a set under one corruption, with the same labels and ids."""
     note = (
         f"{kind} of severity {severity} by Hendrycks and Dietterich 2019, made in memory: the "
         f"32-pixel constants up to {SMALL} pixels, the 224-pixel constants above"
     )
+    if kind in LEVELS:
+        note = f"{kind} at level {severity}: {LEVELS[kind][severity - 1]}"
     ice = ("frost textures are made by code, not photographs",) if kind == "frost" else ()
     return replace(
         base,

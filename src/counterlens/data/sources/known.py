@@ -64,6 +64,11 @@ KNOWN: dict[str, Known] = {
     "imagenet-a": Known(relative("imagenet-a", space="imagenet-a"), WNIDS, ("test",)),
     "imagenet-o": Known(relative("imagenet-o", space="imagenet-o"), WNIDS, ("test",)),
     "imagenet-r": Known(relative("imagenet-r", space="imagenet-r"), WNIDS, ("test",)),
+    "imagenet-c": Known(
+        known_folders.imagenet_c,
+        f"fog/3/ or weather/fog/3/ … with {WNIDS}, named as imagenet-c/fog/3",
+        (),
+    ),
     "imagenet-sketch": Known(relative("sketch", "imagenet-sketch"), WNIDS, ("test",)),
     "stylized-imagenet": Known(relative("{part}"), f"val/ with {WNIDS}", VAL),
     "stylized-imagenet-16": Known(

@@ -51,6 +51,19 @@ def wnid_set(root: Path, part: str, *, places: tuple[str, ...], space: str | Non
     return by_wnid_folder(below(root, *(place.format(part=part) for place in places)), space)
 
 
+def imagenet_c(root: Path, part: str) -> ImageSet:
+    """ImageNet-C: `fog/3` is one corruption at one severity, with or without its group's folder."""
+    corruption, _, severity = part.partition("/")
+    groups = ("", "blur/", "noise/", "weather/", "digital/", "extra/")
+    if not corruption or severity not in ("1", "2", "3", "4", "5"):
+        raise InputError(
+            f"ImageNet-C has no part {part or '(none named)'}, expected CORRUPTION/1 … "
+            "CORRUPTION/5, such as fog/3."
+        )
+    places = [f"{group}{corruption}/{severity}" for group in groups]
+    return by_wnid_folder(below(root, *places, *(f"ImageNet-C/{place}" for place in places)))
+
+
 def imagenet_subset(root: Path, part: str) -> ImageSet:
     """ImageNet validation images of the 200 classes of ImageNet-A, -O or -R."""
     space = {"a200": "imagenet-a", "o200": "imagenet-o", "r200": "imagenet-r"}[part]

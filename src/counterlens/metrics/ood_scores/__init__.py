@@ -13,7 +13,12 @@ from counterlens.metrics.ood_scores.fitted import (
     parse_scores,
 )
 from counterlens.metrics.ood_scores.odin import odin
-from counterlens.metrics.ood_scores.paired import Difference, auroc_replicates, differences
+from counterlens.metrics.ood_scores.paired import (
+    Difference,
+    auroc_replicates,
+    differences,
+    mean_auroc,
+)
 
 __all__ = [
     "FEATURE_SCORES",
@@ -24,6 +29,7 @@ __all__ = [
     "auroc_replicates",
     "differences",
     "fit",
+    "mean_auroc",
     "odin",
     "parse_scores",
 ]

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from counterlens.errors import InputError
+from counterlens.errors import InputError, nearest
 from counterlens.metrics.ood_scores import formulas
 from counterlens.types import Labels, Logits
 
@@ -30,6 +30,22 @@ SCORES = (*LOGIT_SCORES, "odin", *FEATURE_SCORES)
 NEIGHBOURS, REACT, ASH = 50, 90.0, 90.0
 LEAST = 20
 
+ALIASES = {  # of OpenOOD and pytorch-ood
+    "ebo": "energy",
+    "energybased": "energy",
+    "energy_based": "energy",
+    "mls": "max_logit",
+    "maxlogit": "max_logit",
+    "softmax": "msp",
+    "maxsoftmax": "msp",
+    "max_softmax": "msp",
+    "mds": "mahalanobis",
+    "rmds": "relative_mahalanobis",
+    "rmd": "relative_mahalanobis",
+    "ash": "ash_b",
+    "ashb": "ash_b",
+    "ashs": "ash_s",
+}
 Rows = Float[Tensor, "n d"]
 
 
@@ -63,16 +79,21 @@ class FittedScore:
 def parse_scores(text: str | Sequence[str]) -> tuple[str, ...]:
     """`all`, or names separated by commas or in a list, in a fixed order.
 
-    >>> parse_scores("knn, energy")
+    OpenOOD's and pytorch-ood's names are understood, too: ebo, mls, mds, rmds, ash.
+
+    >>> parse_scores("knn, ebo")
     ('energy', 'knn')
     """
     names = text.split(",") if isinstance(text, str) else list(text)
-    wanted = {name.strip().lower().replace("-", "_") for name in names} - {""}
+    typed = {name.strip().lower().replace("-", "_") for name in names} - {""}
+    wanted = {ALIASES.get(name, name) for name in typed}
     unknown = sorted(wanted - {*SCORES, "all"})
     if unknown or not wanted:
-        came = repr(unknown[0]) if unknown else "no score"
+        near = nearest(unknown[0], [*SCORES, *ALIASES]) if unknown else None
+        came = f"{unknown[0]!r} came" if unknown else "no score came"
+        meant = f" (did you mean {near}?)" if near else ""
         raise InputError(
-            f"OOD scores: {came} came, expected all or some of {', '.join(SCORES)}, "
+            f"OOD scores: {came}{meant}, expected all or some of {', '.join(SCORES)}, "
             "separated by commas."
         )
     return SCORES if "all" in wanted else tuple(name for name in SCORES if name in wanted)
@@ -83,9 +104,9 @@ def fit(name: str, features: Rows, labels: Labels, head: Head) -> FittedScore:
 
     Args:
         features: of images that are not reported on.
-        labels: their classes as rows of the head; −1 counts as unlabelled.
+        labels: their classes; −1 counts as unlabelled.
     """
-    if len(features) < LEAST:
+    if name in FEATURE_SCORES and len(features) < LEAST:
         raise InputError(
             f"{len(features)} images to fit OOD scores on, expected {LEAST} or more. "
             "Give features of more images that are not reported on."

@@ -21,7 +21,7 @@ Square = Float[Tensor, "d d"]
 def msp(logits: Logits) -> Scores:
     """Log-odds of the top class, which order images as the maximum softmax probability does.
 
-    Equation: msp2017 §3   s = max_k p_k, as log p/(1 − p)
+    Equation: msp2017 MSP   s = max_k p_k, as log p/(1 − p)
     """
     top, rest = logits.max(1), logits.double().clone()
     rest.scatter_(1, top.indices[:, None], -torch.inf)
@@ -31,7 +31,7 @@ def msp(logits: Logits) -> Scores:
 def max_logit(logits: Logits) -> Scores:
     """The highest logit.
 
-    Equation: maxlogit2022 §4   s = max_k z_k
+    Equation: maxlogit2022 max-logit   s = max_k z_k
     """
     return logits.double().amax(1)
 
@@ -39,7 +39,7 @@ def max_logit(logits: Logits) -> Scores:
 def energy(logits: Logits, temperature: float = 1.0) -> Scores:
     """Negative free energy.
 
-    Equation: energy2020 (4)   s = T · log Σ_k exp(z_k / T)
+    Equation: energy2020 energy   s = T · log Σ_k exp(z_k / T)
     """
     return temperature * (logits.double() / temperature).logsumexp(1)
 
@@ -47,7 +47,7 @@ def energy(logits: Logits, temperature: float = 1.0) -> Scores:
 def entropy(logits: Logits) -> Scores:
     """Negative entropy of the softmax probabilities.
 
-    Equation: maxlogit2022 §A   s = Σ_k p_k log p_k
+    Equation: maxlogit2022 entropy   s = Σ_k p_k log p_k
     """
     logs = logits.double().log_softmax(1)
     return (logs.exp() * logs).sum(1)
@@ -56,7 +56,7 @@ def entropy(logits: Logits) -> Scores:
 def knn(features: Features, bank: Float[Tensor, "m d"], k: int) -> Scores:
     """Negative distance to the k-th nearest of the fitted images, features of unit length.
 
-    Equation: knn2022 (2)   s = −‖φ/‖φ‖ − (φ/‖φ‖)_(k)‖₂
+    Equation: knn2022 kNN   s = −‖φ/‖φ‖ − (φ/‖φ‖)_(k)‖₂
     """
     unit, others = (torch.nn.functional.normalize(part.double()) for part in (features, bank))
     parts = [torch.cdist(rows, others).kthvalue(k, dim=1).values for rows in torch.split(unit, 512)]
@@ -66,7 +66,7 @@ def knn(features: Features, bank: Float[Tensor, "m d"], k: int) -> Scores:
 def mahalanobis(features: Features, means: Float[Tensor, "k d"], precision: Square) -> Scores:
     """Negative squared Mahalanobis distance to the nearest class mean.
 
-    Equation: mahalanobis2018 (2)   s = max_c −(φ − μ_c)ᵀ Σ⁻¹ (φ − μ_c)
+    Equation: mahalanobis2018 Mahalanobis   s = max_c −(φ − μ_c)ᵀ Σ⁻¹ (φ − μ_c)
     """
     distances = []
     for mean in means:
@@ -84,7 +84,7 @@ def relative_mahalanobis(
 ) -> Scores:
     """Mahalanobis score less that of one Gaussian over all classes.
 
-    Equation: relative2021 (3)   s = max_c −(M_c(φ) − M_0(φ))
+    Equation: relative2021 relative Mahalanobis   s = max_c −(M_c(φ) − M_0(φ))
     """
     return mahalanobis(features, means, precision) - mahalanobis(features, mean[None], whole)
 
@@ -98,7 +98,7 @@ def vim(
 ) -> Scores:
     """Energy less the scaled length of what lies outside the principal space.
 
-    Equation: vim2022 (5)   s = log Σ_k exp z_k − α ‖R Rᵀ (φ − o)‖₂
+    Equation: vim2022 ViM   s = log Σ_k exp z_k − α ‖R Rᵀ (φ − o)‖₂
     """
     outside = (features.double() - origin) @ residual
     length: Tensor = torch.linalg.vector_norm(outside, dim=1)
@@ -108,7 +108,7 @@ def vim(
 def clip(features: Features, ceiling: float) -> Features:
     """ReAct: no feature above the ceiling.
 
-    Equation: react2021 (2)   φ̄ = min(φ, c)
+    Equation: react2021 ReAct   φ̄ = min(φ, c)
     """
     return features.double().clamp_max(ceiling)
 
@@ -116,7 +116,7 @@ def clip(features: Features, ceiling: float) -> Features:
 def ash_s(features: Features, percentile: float) -> Features:
     """Keep the largest features of each image and scale them up.
 
-    Equation: ash2023 Alg. 3   φ̄ = top(φ) · exp(s₁/s₂), s₁ and s₂ sums before and after
+    Equation: ash2023 ASH-S   φ̄ = top(φ) · exp(s₁/s₂), s₁ and s₂ sums before and after
     """
     values, _, pruned = _pruned(features, percentile)
     scale = values.sum(1, keepdim=True) / pruned.sum(1, keepdim=True)
@@ -126,7 +126,7 @@ def ash_s(features: Features, percentile: float) -> Features:
 def ash_b(features: Features, percentile: float) -> Features:
     """Keep the largest features of each image, all set to one value of the same sum.
 
-    Equation: ash2023 Alg. 2   φ̄ = s₁/k where φ is among the k largest, else 0
+    Equation: ash2023 ASH-B   φ̄ = s₁/k where φ is among the k largest, else 0
     """
     values, chosen, _ = _pruned(features, percentile)
     count = chosen.sum(1, keepdim=True)

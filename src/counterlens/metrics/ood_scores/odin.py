@@ -25,7 +25,7 @@ def odin(
 ) -> Scores:
     """Log of the top softmax probability at `temperature` after the step, float64.
 
-    Equation: odin2018 (2)   x̃ = x − ε sign(−∇ log p_ŷ(x; T)), s = max_k p_k(x̃; T)
+    Equation: odin2018 ODIN   x̃ = x − ε sign(−∇ log p_ŷ(x; T)), s = max_k p_k(x̃; T)
     """
     x = images.detach().clone().requires_grad_()
     with torch.enable_grad():

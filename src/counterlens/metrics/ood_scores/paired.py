@@ -4,7 +4,7 @@ Paper: Romano & Wolf 2005 (romano2005) for the joint critical value of a bootstr
 Differs: nothing; images are resampled, known and unknown apart, and all scores see the same draw.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,36 +34,48 @@ class Difference:
 
 
 def auroc_replicates(
-    inside: Vector, outside: Vector, *, count: int = REPLICATES, seed: int = 0
+    inside: Vector, *outside: Vector, count: int = REPLICATES, seed: int = 0
 ) -> Vector:
-    """AUROC of bootstrap resamples; the same seed and sizes draw the same images."""
-    known, unknown = np.argsort(inside), np.argsort(outside)
-    values, others = inside[known], outside[unknown]
-    below = np.searchsorted(others, values, side="left")
-    upto = np.searchsorted(others, values, side="right")
+    """AUROC of bootstrap resamples, its mean where there are several unknown sets.
 
-    def statistic(known_counts: Counts, unknown_counts: Counts) -> Vector:
-        total = np.cumsum(unknown_counts[:, unknown], axis=1)
-        total = np.concatenate([np.zeros_like(total[:, :1]), total], axis=1)
-        wins = (known_counts[:, known] * (total[:, below] + total[:, upto])).sum(1)
-        return np.asarray(wins / (2.0 * len(values) * len(others)))
+    The same seed and sizes draw the same images.
+    """
+    known = np.argsort(inside)
+    values = inside[known]
+    sets = []
+    for scores in outside:
+        order = np.argsort(scores)
+        below, upto = (np.searchsorted(scores[order], values, side=s) for s in ("left", "right"))
+        sets.append((order, below, upto))
 
-    return replicates(statistic, [len(values), len(others)], count=count, seed=seed)
+    def statistic(known_counts: Counts, *unknown_counts: Counts) -> Vector:
+        drawn = known_counts[:, known]
+        areas = np.zeros(len(drawn))
+        for counts, (order, below, upto) in zip(unknown_counts, sets, strict=True):
+            total = np.cumsum(counts[:, order], axis=1)
+            total = np.concatenate([np.zeros_like(total[:, :1]), total], axis=1)
+            wins = (drawn * (total[:, below] + total[:, upto])).sum(1)
+            areas += wins / (2.0 * len(values) * len(order))
+        return areas / len(sets)
+
+    sizes = [len(values), *(len(scores) for scores in outside)]
+    return replicates(statistic, sizes, count=count, seed=seed)
 
 
 def differences(
-    scores: Mapping[str, tuple[Vector, Vector]], *, count: int = REPLICATES, seed: int = 0
+    scores: Mapping[str, Sequence[Vector]], *, count: int = REPLICATES, seed: int = 0
 ) -> list[Difference]:
     """Every pair of scores with simultaneous 95 % intervals.
 
-    Equation: romano2005 §4   d_j ± c · s_j, c the 95 % quantile of max_j |d*_j − d_j| / s_j
+    Equation: romano2005 bootstrap   d_j ± c · s_j, c the 95 % quantile of max_j |d*_j − d_j| / s_j
 
     Args:
-        scores: of the known and of the unknown images, the same images for every score.
+        scores: of the known images, then of each unknown set, whose AUROCs are averaged; the same
+            images for every score.
     """
     names = list(scores)
     drawn = np.stack([auroc_replicates(*scores[n], count=count, seed=seed) for n in names])
-    exact = np.array([_auroc(*scores[n]) for n in names])
+    exact = np.array([mean_auroc(*scores[n]) for n in names])
     pairs = [(i, j) for i in range(len(names)) for j in range(len(names)) if i < j]
     if not pairs:
         return []
@@ -86,7 +98,11 @@ def differences(
     return rows
 
 
-def _auroc(inside: Vector, outside: Vector) -> float:
-    others = np.sort(outside)
-    wins = np.searchsorted(others, inside, "left") + np.searchsorted(others, inside, "right")
-    return float(wins.sum() / (2 * len(inside) * len(others)))
+def mean_auroc(inside: Vector, *outside: Vector) -> float:
+    """AUROC against each unknown set, averaged."""
+    areas = []
+    for scores in outside:
+        others = np.sort(scores)
+        wins = np.searchsorted(others, inside, "left") + np.searchsorted(others, inside, "right")
+        areas.append(float(wins.sum()) / (2 * len(inside) * len(others)))
+    return sum(areas) / len(areas)

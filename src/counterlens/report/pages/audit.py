@@ -27,7 +27,7 @@ from counterlens.report.kit.parts import (
     status_badge,
     trust_badge,
 )
-from counterlens.report.pages import attacks, groups
+from counterlens.report.pages import attacks, corruptions, groups, ood_scores
 from counterlens.runs import Number, Run
 from counterlens.runs.keys import SCALED, meaning, reasons, show, show_interval
 
@@ -45,6 +45,9 @@ TABLES = (
     "gates",
     "trust",
     *groups.TABLES,
+    "ood_scores",
+    "ood_score_pairs",
+    "corruptions",
 )
 _TILES = (
     "accuracy.top1",
@@ -112,6 +115,7 @@ def sections(run: Run) -> list[Section]:
         groups.section(run),
         _confidence(run, numbers),
         _ood(run, numbers),
+        corruptions.section(run),
         attacks.section(run),
         _bias(numbers),
         _pictures(run),
@@ -302,6 +306,7 @@ def _ood(run: Run, numbers: Mapping[str, Number]) -> Section:
     matrix = number_matrix(numbers, "ood", caption="Detection per set", subject="Set")
     if matrix:
         blocks += matrix
+    blocks += ood_scores.blocks(run)
     rows = run.table("confidence_hist")
     names = list(dict.fromkeys(row["set"] for row in rows))
     outside = {meaning(k).subject for k in numbers if meaning(k).area == "ood"}

@@ -1,4 +1,4 @@
-"""Extremes: the highest confidence reachable around an image, and the lowest in its class.
+"""Extremes: the highest confidence or score reachable around an image, the lowest in its class.
 
 Paper: Augustin et al. 2020 (ratio2020), section 4.1 and Figure 5.
 Differs: confidence is raised as log-probability and as the lead over the second class, and the
@@ -80,6 +80,26 @@ def worst_confidence(
     if queries:
         about["queries"] = queries
     return _extreme(classifier, x, None, ball, plan, "confidence", about, settings)
+
+
+def highest_output(
+    model: Predict,
+    x: Images,
+    ball: Ball,
+    *,
+    steps: int = STEPS,
+    restarts: int = RESTARTS,
+    queries: int = BLIND_QUERIES,
+    settings: AttackSettings = AttackSettings(),  # noqa: B008  frozen
+) -> Extreme:
+    """The highest first output of a model around each image, by the searches of `worst_confidence`.
+
+    The model has two outputs: a score less a threshold, and 0. So its answer changes where the
+    score passes the threshold, which is what the probes of its gradient look at.
+    """
+    plan = _plan(("first",), "first", ball, steps, restarts, queries)
+    about = {"raised": ("first",), "steps": steps, "restarts": restarts, "queries": queries}
+    return _extreme(model, x, None, ball, plan, "first", about, settings)
 
 
 def lowest_confidence(

@@ -40,6 +40,7 @@ SCORES: dict[str, LogitScore] = {
     "confidence": lambda logits, _y, _t: objectives.confidence_anywhere_of(logits),
     "lead": lambda logits, _y, _t: objectives.lead_of(logits),
     "target-confidence": lambda logits, _, t: objectives.log_confidence_of(logits, t),
+    "first": lambda logits, _y, _t: logits[:, 0],
 }
 
 

@@ -3,9 +3,11 @@
 from counterlens.data import name_of
 from counterlens.explanations.edits.colour import colour_variants
 from counterlens.explanations.edits.frame import frame_variants
+from counterlens.metrics.ood_scores import parse_scores
 from counterlens.runs import check_gates, key_part, parse_gate, refuse_impossible
 from counterlens.runs.number import Number
 from counterlens.workflows.audit import groups
+from counterlens.workflows.audit.corruptions import corruption_keys
 from counterlens.workflows.audit.settings import Settings
 
 _ACCURACY = ("accuracy.top1", "accuracy.top1_all", "accuracy.top5", "selective.aurra")
@@ -33,6 +35,21 @@ def possible_keys(settings: Settings) -> list[str]:
     keys += [
         f"ood.{key_part(name_of(spec))}.{metric}" for spec in settings.ood for metric in metrics
     ]
+    return keys + score_keys(settings) + corruption_keys(settings)
+
+
+def score_keys(settings: Settings) -> list[str]:
+    """The numbers of several OOD scores."""
+    if not settings.ood_score:
+        return []
+    names = parse_scores(settings.ood_score)
+    metrics = ["auroc", "aupr", "aupr_in", "fpr95"]
+    sets = [key_part(name_of(spec)) for spec in settings.ood]
+    keys = [f"ood_score.{s}.{name}_{metric}" for s in sets for name in names for metric in metrics]
+    groups = ("near", "far", "all") if settings.ood_near else ("all",)
+    keys += [f"ood_score.{group}.{name}_auroc" for group in groups for name in names]
+    if settings.ood_attack:
+        keys += [f"ood_score.{s}.{n}_worst_auroc" for s in sets for n in names if n != "odin"]
     return keys
 
 

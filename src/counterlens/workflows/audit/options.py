@@ -37,6 +37,26 @@ class AuditOptions(Output, Resumable, Compute, Trust, Pipeline):
         group="Models and data",
         scope="objects",
     )
+    ood_score: str | None = option(
+        None,
+        help="OOD scores to compare: all, or some of msp, max_logit, energy, entropy, odin, knn, "
+        "mahalanobis, relative_mahalanobis, vim, react, ash_s, ash_b, with commas.",
+        unit="NAMES",
+        group="OOD scores",
+    )
+    train: str | None = option(
+        None,
+        help="Images to fit OOD scores on. Default: those that the temperature is fitted on.",
+        unit="SPEC",
+        group="OOD scores",
+        scope="objects",
+    )
+    ood_near: tuple[str, ...] = option(
+        (),
+        help="Name of an OOD set that is near; the others are far. Each group gets a mean.",
+        unit="NAME",
+        group="OOD scores",
+    )
     limit: int | None = option(
         None, help="Use only this many images of each set.", unit="N", group="Models and data"
     )
@@ -102,6 +122,23 @@ class AuditOptions(Output, Resumable, Compute, Trust, Pipeline):
         help="Judge a group where its interval is at most so wide to either side.",
         unit="SHARE",
         group="Groups",
+    )
+    corruptions: str | None = option(
+        None,
+        help="Accuracy under corruptions: common (the 15 of ImageNet-C), extra (4), practice "
+        "(JPEG, resizing, colours, overlay, occlusion), all, or names such as fog, with commas.",
+        unit="NAMES",
+        group="Further tests",
+    )
+    severities: str = option(
+        "1,2,3,4,5", help="Severities of the corruptions.", unit="LIST", group="Further tests"
+    )
+    corruption_files: str | None = option(
+        None,
+        help="Read published files in place of corrupting DATA: cifar10-c@ROOT, cifar100-c@ROOT, "
+        "imagenet-c@ROOT.",
+        unit="NAME@ROOT",
+        group="Further tests",
     )
     flips: int = option(
         0,

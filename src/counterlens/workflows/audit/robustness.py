@@ -121,7 +121,7 @@ def robustness(
     )
     _hush()
     run.add_numbers({f"robust.{key}.accuracy": _number(found, attack, f"{which} {all_of}")})
-    _write_trust(run, attack, found.trust.to_json())
+    write_trust(run, attack, found.trust.to_json())
     curve = [r for r in run.table("robust_curve") if r["attack"] != attack]
     run.write_table("robust_curve", [*curve, *_curve(found, ball, attack)])
     stages = [r for r in run.table("attack_stages") if r["attack"] != attack]
@@ -129,7 +129,7 @@ def robustness(
     _keep_points(run, key, found, [images.ids[int(i)] for i in rows])
 
 
-def _write_trust(run: Run, attack: str, trust: Mapping[str, Any]) -> None:
+def write_trust(run: Run, attack: str, trust: Mapping[str, Any]) -> None:
     """The signs behind a verdict, in place of those of an earlier try."""
     kept = [row for row in run.table("trust") if row["attack"] != attack]
     flags = [
@@ -339,7 +339,7 @@ def worst_ood(
         auroc = replace(auroc, low=0.0, bound="upper", reason=why)
         mmc = replace(mmc, high=1.0, bound="lower", reason=why)
     run.add_numbers({f"{part}.worst_auroc": auroc, f"{part}.worst_mmc": mmc})
-    _write_trust(run, f"worst-case OOD {other.name}", trust)
+    write_trust(run, f"worst-case OOD {other.name}", trust)
     with _table_file(run, f"worst-{key_part(other.name)}.npz") as file:
         np.savez_compressed(
             file, logits=logits.numpy(), ids=np.array([other.ids[int(i)] for i in rows])

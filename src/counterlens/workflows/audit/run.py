@@ -34,8 +34,17 @@ from counterlens.workflows._shared.result import Result
 from counterlens.workflows._shared.session import facts as manifest_facts
 from counterlens.workflows._shared.session import running
 from counterlens.workflows.audit import gallery, groups
+from counterlens.workflows.audit.corruptions import check_corruptions, corruption_numbers
 from counterlens.workflows.audit.gates import check_requirements, gate_rows
 from counterlens.workflows.audit.network_facts import network_facts
+from counterlens.workflows.audit.ood_scores import (
+    FitImages,
+    check_scores,
+    check_unknown,
+    fit_images,
+    open_bench,
+    score_sets,
+)
 from counterlens.workflows.audit.options import AuditOptions
 from counterlens.workflows.audit.protocol import Inside, Protocol, choose
 from counterlens.workflows.audit.radius import radius_curves
@@ -101,6 +110,7 @@ def _settings(model: str, data: object, options: AuditOptions, objects: Objects)
     given = shared(options, Settings)
     given["ood"] = objects.set_specs(options.ood)
     given["calibrate"] = None if options.calibrate is None else objects.set_spec(options.calibrate)
+    given["train"] = None if options.train is None else objects.set_spec(options.train)
     surrogate = texts(options.surrogate)
     given["groups"] = groups.group_specs(options.groups, objects)
     given["surrogate"] = tuple(objects.model_specs(surrogate)) if surrogate else ()
@@ -130,6 +140,8 @@ def _check(settings: Settings) -> None:
             f"two sets are named {twice[0]!r}. Name one of them yourself: --ood NAME=SPEC."
         )
     groups.check_width(settings.group_width)
+    check_scores(settings, names[1:])
+    check_corruptions(settings)
     check_requirements(settings)
     if settings.limit is not None and settings.limit < 1:
         raise InputError(f"limit is {settings.limit}, expected 1 or more.")
@@ -156,6 +168,9 @@ def _audit(settings: Settings, folder: Path, facts: families.Told, objects: Obje
     outside = [opened(from_images(spec, settings.data)) for spec in settings.ood]
     held = opened(settings.calibrate) if settings.calibrate else None
     columns = groups.open_columns(settings, images, objects)
+    train = opened(settings.train) if settings.train else None
+    check_unknown(classifier, images, outside, settings.anyway)
+    fit_on = fit_images(settings, classifier, images, held, train)
 
     with running("audit", settings, name=name, folder=folder) as run:
         weights = weights_hash(classifier)
@@ -167,6 +182,7 @@ def _audit(settings: Settings, folder: Path, facts: families.Told, objects: Obje
             matched=protocol.matching.summary(),
             preprocess=asdict(classifier.preprocess),
             **({"calibration_fingerprint": held.fingerprint} if held else {}),
+            **({"train_fingerprint": train.fingerprint} if train else {}),
         )
         run.note(
             model=headline(settings.model, classifier),
@@ -185,6 +201,7 @@ def _audit(settings: Settings, folder: Path, facts: families.Told, objects: Obje
             run.add_numbers(edit_numbers(classifier, images, points=settings.flips))
         for other in outside:
             _outside(outputs_of, other, inside)
+        _scores_and_corruptions(outputs_of, images, outside, inside, reported, fit_on)
         others, rows = surrogates(settings, classifier, images, protocol, objects.load)
         run.write_table("surrogates", rows)
         _attacks(outputs_of, images, outside, inside, reported, others)
@@ -225,6 +242,25 @@ class _Outputs:
             out=path,
         )
         return torch.as_tensor(found.logits)
+
+
+def _scores_and_corruptions(
+    outputs_of: _Outputs,
+    images: ImageSet,
+    outside: Sequence[ImageSet],
+    inside: Inside,
+    reported: Int64[np.ndarray, "n"],
+    fit_on: FitImages | None,
+) -> None:
+    """Several OOD scores, and accuracy under corruptions, where requested."""
+    run, classifier, settings = outputs_of.run, outputs_of.classifier, outputs_of.settings
+    if fit_on:
+        known = (images, reported, inside.outputs)
+        bench = open_bench(run, classifier, settings, known, fit_on, outputs_of)
+        score_sets(bench, settings, inside, [(o, outputs_of(o, "ood")) for o in outside])
+    if settings.corruptions:
+        clean = (inside.logits.argmax(1) == inside.labels).numpy()
+        corruption_numbers(run, classifier, images, inside.protocol, reported, clean, settings)
 
 
 def _attacks(
