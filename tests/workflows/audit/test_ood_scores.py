@@ -144,8 +144,8 @@ class NoHead(nn.Module):
         ({"ood_score": "knn", "ood_near": "texture"}, "'texture' is none of the OOD sets"),
         ({"ood_near": "textures"}, "without OOD scores"),
         ({"ood_score": "knn", "ood": []}, "without unknown images"),
-        ({"ood_score": "knn"}, "expected 20 or more. Give others: train=SPEC"),
-        ({"ood_score": "knn", "train": DATA}, "is the set that is reported on"),
+        ({"ood_score": "knn"}, "expected 20 or more. Give others: ood_fit=SPEC"),
+        ({"ood_score": "knn", "ood_fit": DATA}, "is the set that is reported on"),
     ],
 )
 def test_what_cannot_work_is_one_line(tmp_path, more, says):

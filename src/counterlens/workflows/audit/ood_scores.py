@@ -58,10 +58,10 @@ def check_scores(settings: Settings, names: Sequence[str]) -> None:
         names: of the unknown sets.
     """
     if not settings.ood_score:
-        if settings.train or settings.ood_near:
+        if settings.ood_fit or settings.ood_near:
+            came = "ood_fit" if settings.ood_fit else "ood_near"
             raise InputError(
-                f"{'train' if settings.train else 'ood_near'} came without OOD scores, which alone "
-                "use it. Name some: ood_score=all."
+                f"{came} came without OOD scores, which alone use it. Name some: ood_score=all."
             )
         return
     parse_scores(settings.ood_score)
@@ -101,9 +101,9 @@ def fit_images(
     classifier: Classifier,
     images: ImageSet,
     held: ImageSet | None,
-    train: ImageSet | None,
+    fitted: ImageSet | None,
 ) -> FitImages | None:
-    """The images to fit scores on: of `train`, else those that the temperature is fitted on."""
+    """The images to fit scores on: of `ood_fit`, else those that the temperature is fitted on."""
     if not settings.ood_score:
         return None
     names = [name for name in parse_scores(settings.ood_score) if name in FEATURE_SCORES]
@@ -115,7 +115,7 @@ def fit_images(
                 f"{error} So {', '.join(names)} cannot be computed: ask for "
                 "ood_score=msp,max_logit,energy,entropy,odin."
             ) from error
-    given = train or held
+    given = fitted or held
     if given is not None:
         if given.fingerprint == images.fingerprint:
             raise InputError(
@@ -130,7 +130,7 @@ def fit_images(
     if len(chosen.rows) < LEAST and names:
         raise InputError(
             f"{chosen.source} to fit {', '.join(names)} on, expected {LEAST} or more. "
-            "Give others: train=SPEC."
+            "Give others: ood_fit=SPEC."
         )
     return chosen
 

@@ -44,7 +44,7 @@ class AuditOptions(Output, Resumable, Compute, Trust, Pipeline):
         unit="NAMES",
         group="OOD scores",
     )
-    train: str | None = option(
+    ood_fit: str | None = option(
         None,
         help="Images to fit OOD scores on. Default: those that the temperature is fitted on.",
         unit="SPEC",

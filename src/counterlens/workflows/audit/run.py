@@ -110,7 +110,7 @@ def _settings(model: str, data: object, options: AuditOptions, objects: Objects)
     given = shared(options, Settings)
     given["ood"] = objects.set_specs(options.ood)
     given["calibrate"] = None if options.calibrate is None else objects.set_spec(options.calibrate)
-    given["train"] = None if options.train is None else objects.set_spec(options.train)
+    given["ood_fit"] = None if options.ood_fit is None else objects.set_spec(options.ood_fit)
     surrogate = texts(options.surrogate)
     given["groups"] = groups.group_specs(options.groups, objects)
     given["surrogate"] = tuple(objects.model_specs(surrogate)) if surrogate else ()
@@ -168,9 +168,9 @@ def _audit(settings: Settings, folder: Path, facts: families.Told, objects: Obje
     outside = [opened(from_images(spec, settings.data)) for spec in settings.ood]
     held = opened(settings.calibrate) if settings.calibrate else None
     columns = groups.open_columns(settings, images, objects)
-    train = opened(settings.train) if settings.train else None
+    fitted = opened(settings.ood_fit) if settings.ood_fit else None
     check_unknown(classifier, images, outside, settings.anyway)
-    fit_on = fit_images(settings, classifier, images, held, train)
+    fit_on = fit_images(settings, classifier, images, held, fitted)
 
     with running("audit", settings, name=name, folder=folder) as run:
         weights = weights_hash(classifier)
@@ -182,7 +182,7 @@ def _audit(settings: Settings, folder: Path, facts: families.Told, objects: Obje
             matched=protocol.matching.summary(),
             preprocess=asdict(classifier.preprocess),
             **({"calibration_fingerprint": held.fingerprint} if held else {}),
-            **({"train_fingerprint": train.fingerprint} if train else {}),
+            **({"ood_fit_fingerprint": fitted.fingerprint} if fitted else {}),
         )
         run.note(
             model=headline(settings.model, classifier),
