@@ -5,18 +5,27 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from jaxtyping import Bool
-from scipy.stats import beta, binom
+import torch
 
 from counterlens.errors import InputError
-from counterlens.metrics.intervals.closed_form import newcombe_paired
+from counterlens.metrics import calibration
+from counterlens.metrics.intervals.closed_form import mean_interval, newcombe_paired, wilson
+from counterlens.metrics.intervals.paired import (
+    ALPHA,
+    Right,
+    exact_bounds,
+    holm,
+    mcnemar,
+    more_lost,
+    worst_change,
+)
 from counterlens.runs import Number
 from counterlens.workflows.repair.groups import Codes, Grouped
+from counterlens.workflows.repair.heads import Matrix
 
-Right = Bool[np.ndarray, "n"]
 Verdict = Literal["better", "not shown", "worse"]
 KEYS = ("groups.worst", "accuracy.top1")
-ALPHA = 0.05
+REPLICATES = 1000
 
 
 @dataclass(frozen=True)
@@ -37,7 +46,13 @@ class Receipt:
 
 
 def certify(
-    before: Right, after: Right, by: Grouped, *, want: str, allow: Mapping[str, float]
+    before: Right,
+    after: Right,
+    by: Grouped,
+    *,
+    want: str,
+    allow: Mapping[str, float],
+    placebos: Mapping[str, Right] | None = None,
 ) -> Receipt:
     """Compare the two on the same images and decide.
 
@@ -46,6 +61,7 @@ def certify(
         by: classes and groups of the images.
         want: what should rise, one of KEYS.
         allow: the lowest change of each key that is accepted, e.g. −0.01.
+        placebos: which answers are right after each placebo, by name.
     """
     everything = np.ones(len(before), dtype=bool)
     parts = [("all", "all images", everything)]
@@ -57,11 +73,11 @@ def certify(
     ]
     for row, p in zip(rows, holm([row["p_worse"] for row in rows]), strict=True):
         row["p_worse_holm"], row["worse"] = p, p <= ALPHA
-    changes = {
-        "groups.worst": worst_change(before, after, by.groups),
-        "accuracy.top1": accuracy_change(before, after),
+    changes = {key: change(key, before, after, by.groups) for key in KEYS}
+    ahead = {
+        name: change(want, other, after, by.groups) for name, other in (placebos or {}).items()
     }
-    verdict, why = decide(changes, want, allow)
+    verdict, why = decide(changes, want, allow, ahead)
     worse = [str(row["name"]) for row in rows if row["worse"]]
     if worse:
         why += f" Clearly worse (Holm): {', '.join(worse)}."
@@ -83,89 +99,114 @@ def paired(before: Right, after: Right) -> dict[str, Any]:
         "gained": gained,
         "lost": lost,
         "p": mcnemar(gained, lost),
-        "p_worse": float(binom.sf(lost - 1, gained + lost, 0.5)),
+        "p_worse": more_lost(gained, lost),
     }
 
 
-def mcnemar(gained: int, lost: int) -> float:
-    """Exact two-sided McNemar test: the answers that changed are fair coins if nothing did.
-
-    Equation: mcnemar1947 §2   p = 2 P(X ≤ min(b, c)), X ~ Bin(b + c, 1/2), at most 1
-    """
-    return min(1.0, 2 * float(binom.cdf(min(gained, lost), gained + lost, 0.5)))
-
-
-def holm(p: Sequence[float]) -> list[float]:
-    """Adjusted p-values.
-
-    Equation: holm1979 §3   p̃_(i) = max_{j ≤ i} min(1, (m − j + 1) p_(j))
-    """
-    adjusted, highest = [0.0] * len(p), 0.0
-    for rank, i in enumerate(np.argsort(p, kind="stable")):
-        highest = max(highest, min(1.0, (len(p) - rank) * p[i]))
-        adjusted[i] = highest
-    return adjusted
-
-
-def exact_bounds(hits: int, n: int, alpha: float) -> tuple[float, float]:
-    """One-sided lower and upper bound of a proportion, each missed with chance alpha at most.
-
-    Equation: clopper1934 §2   L = Beta⁻¹(α; k, n − k + 1), U = Beta⁻¹(1 − α; k + 1, n − k)
-    """
-    low = float(beta.ppf(alpha, hits, n - hits + 1)) if hits else 0.0
-    high = float(beta.ppf(1 - alpha, hits + 1, n - hits)) if hits < n else 1.0
-    return low, high
-
-
-def worst_change(before: Right, after: Right, groups: Codes) -> Number:
-    """Change of the worst group's accuracy, with bounds that hold whichever group is worst.
-
-    low = min L(after) − min U(before) and high = min U(after) − min L(before), where the 4 G
-    bounds are exact and hold together at 95 % (Bonferroni).
-    """
-    found = np.unique(groups)
-    alpha = ALPHA / (4 * len(found))
-    ends, values = [], []
-    for right in (before, after):
-        parts = [right[groups == g] for g in found]
-        bounds = [exact_bounds(int(part.sum()), len(part), alpha) for part in parts]
-        ends.append((min(low for low, _ in bounds), min(high for _, high in bounds)))
-        values.append(min(float(part.mean()) for part in parts))
-    protocol = f"worst of {len(found)} groups, after − before; exact bounds, Bonferroni"
-    low, high = ends[1][0] - ends[0][1], ends[1][1] - ends[0][0]
-    return Number(values[1] - values[0], len(before), low, high, protocol)
-
-
-def accuracy_change(before: Right, after: Right) -> Number:
-    """Change of the accuracy."""
+def change(key: str, before: Right, after: Right, groups: Codes) -> Number:
+    """Change of one of KEYS."""
+    if key == "groups.worst":
+        return worst_change(before, after, groups)
     row = paired(before, after)
     protocol = "accuracy after − before on the same images; Newcombe's paired interval"
     return Number(row["change"], row["n"], row["low"], row["high"], protocol)
 
 
 def decide(
-    changes: Mapping[str, Number], want: str, allow: Mapping[str, float]
+    changes: Mapping[str, Number],
+    want: str,
+    allow: Mapping[str, float],
+    ahead: Mapping[str, Number] | None = None,
 ) -> tuple[Verdict, str]:
-    """Better only where the interval shows both the gain and that losses stay as allowed."""
+    """Better only where intervals show the gain, losses as allowed, and more than every placebo.
+
+    Args:
+        changes: of each key.
+        want: the key that should rise.
+        allow: lowest accepted changes.
+        ahead: by how much `want` lies above each placebo.
+    """
     wanted = changes[want]
     assert wanted.low is not None and wanted.high is not None
-    told = f"{want} changed by {_points(wanted)} on {wanted.n} check images"
+    fact = f"{want} changed by {points(wanted)} on {wanted.n} check images"
     lost = [key for key, limit in allow.items() if (changes[key].high or 0.0) < limit]
     if wanted.high < 0 or lost:
-        more = [f"; {key} fell by more than allowed: {_points(changes[key])}" for key in lost]
-        return "worse", f"Worse: {told}{''.join(more)}."
+        more = [f"; {key} fell by more than allowed: {points(changes[key])}" for key in lost]
+        return "worse", f"Worse: {fact}{''.join(more)}."
     if wanted.low <= 0:
-        return "not shown", f"Not shown: {told}, and the interval holds zero."
+        return "not shown", f"Not shown: {fact}, and the interval holds zero."
     open_ = [key for key, limit in allow.items() if (changes[key].low or 0.0) < limit]
     if open_:
         reason = f"that {open_[0]} stays above {allow[open_[0]]:+g} is not: "
-        return "not shown", f"Not shown: {told}, but {reason}{_points(changes[open_[0]])}."
-    return "better", f"Better: {told}."
+        return "not shown", f"Not shown: {fact}, but {reason}{points(changes[open_[0]])}."
+    level = {name: gap for name, gap in (ahead or {}).items() if (gap.low or 0.0) <= 0}
+    if level:
+        name, gap = next(iter(level.items()))
+        reason = f"the gain over the placebo ({name}) is not shown: {points(gap)}"
+        return "not shown", f"Not shown: {fact}, but {reason}."
+    beaten = f", more than after every placebo ({', '.join(ahead)})" if ahead else ""
+    return "better", f"Better: {fact}{beaten}."
 
 
-def _points(change: Number) -> str:
-    value, low, high = (100 * (part or 0.0) for part in (change.value, change.low, change.high))
+def points(number: Number) -> str:
+    """A change in points with its interval."""
+    value, low, high = (100 * (part or 0.0) for part in (number.value, number.low, number.high))
     return f"{value:+.1f} points (95 % interval {low:+.1f} to {high:+.1f})"
+
+
+def standing(right: Right, groups: Codes) -> dict[str, Any]:
+    """Accuracy and worst group of one head, each with its interval."""
+    found = np.unique(groups)
+    alpha = ALPHA / (2 * len(found))
+    shares = [float(right[groups == g].mean()) for g in found]
+    ends = [
+        exact_bounds(int(right[groups == g].sum()), int((groups == g).sum()), alpha) for g in found
+    ]
+    low, high = wilson(int(right.sum()), len(right))
+    return {
+        "accuracy": float(right.mean()),
+        "accuracy_low": low,
+        "accuracy_high": high,
+        "worst_group": min(shares),
+        "worst_low": min(low for low, _ in ends),
+        "worst_high": min(high for _, high in ends),
+        "worst": int(found[int(np.argmin(shares))]),
+    }
+
+
+def key_rows(before: Matrix, after: Matrix, labels: Codes, *, seed: int) -> list[dict[str, Any]]:
+    """Accuracy and calibration before and after, with the interval of the paired difference."""
+    probs = [torch.from_numpy(logits).softmax(1) for logits in (before, after)]
+    true = torch.from_numpy(labels)
+    rows, n = np.arange(len(labels)), len(labels)
+    single = {
+        "accuracy.top1": [(p.argmax(1) == true).double().numpy() for p in probs],
+        "calibration.nll": [-np.log(np.maximum(p.numpy()[rows, labels], 1e-300)) for p in probs],
+        "confidence.mean": [p.amax(1).numpy() for p in probs],
+    }
+    out = []
+    for key, (old, new) in single.items():
+        gap = new - old
+        low, high = mean_interval(gap, (-np.inf, np.inf), seed=seed) if gap.any() else (0.0, 0.0)
+        how = "paired BCa bootstrap"
+        out.append(_key_row(key, float(old.mean()), float(new.mean()), (low, high), how, n))
+    ece = [calibration.ece(p, true) for p in probs]
+    draws = np.random.default_rng(seed).integers(0, n, (REPLICATES, n))
+    gaps = [
+        calibration.ece(probs[1][row], true[row]) - calibration.ece(probs[0][row], true[row])
+        for row in map(torch.from_numpy, draws)
+    ]
+    low, high = (float(end) for end in np.quantile(gaps, [ALPHA / 2, 1 - ALPHA / 2]))
+    out.append(_key_row("calibration.ece", *ece, (low, high), "paired percentile bootstrap", n))
+    return out
+
+
+def _key_row(
+    key: str, before: float, after: float, ends: tuple[float, float], how: str, n: int
+) -> dict[str, Any]:
+    low, high = ends
+    return {"key": key, "before": before, "after": after, "change": after - before,
+            "low": low, "high": high, "n": n, "protocol": how}  # fmt: skip
 
 
 def parse_allow(texts: Sequence[str]) -> dict[str, float]:
@@ -174,27 +215,17 @@ def parse_allow(texts: Sequence[str]) -> dict[str, float]:
     >>> parse_allow(["accuracy.top1:-0.01"])
     {'accuracy.top1': -0.01}
     """
-    made = {}
+    limits = {}
     for text in texts:
-        key, _, change = text.rpartition(":")
+        key, _, given = text.rpartition(":")
         try:
-            limit = float(change)
+            limit = float(given)
         except ValueError:
             limit = float("nan")
         if key not in KEYS or not -1 <= limit <= 0:
             raise InputError(
-                f"--allow {text!r}: expected KEY:CHANGE with {' or '.join(KEYS)} and a change of "
+                f"allow is {text!r}, expected KEY:CHANGE with {' or '.join(KEYS)} and a change of "
                 "−1 to 0, e.g. accuracy.top1:-0.01."
             )
-        made[key] = limit
-    return made
-
-
-def smallest_shown(sizes: Sequence[int]) -> float | None:
-    """The least gain from and to about 50 % that the check images could show; None: not any."""
-    alpha, n = ALPHA / (4 * len(sizes)), min(sizes)
-    for extra in range(1, n + 1):
-        below, above = (n - extra) // 2, (n - extra) // 2 + extra
-        if exact_bounds(above, n, alpha)[0] > exact_bounds(below, n, alpha)[1]:
-            return extra / n
-    return None
+        limits[key] = limit
+    return limits

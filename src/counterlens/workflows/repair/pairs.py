@@ -1,0 +1,57 @@
+"""Counterfactual pairs: a last layer for which images that differ in the shortcut alone agree.
+
+Paper: none of its own. Training on counterfactual images is that of Sauer and Geiger 2021
+       (cgn2021); the consistency term is that of Heinze-Deml and Meinshausen 2021 on logits.
+Differs: head only, on stored features.
+"""
+
+import numpy as np
+
+from counterlens.errors import InputError
+from counterlens.workflows.repair.heads import (
+    Consistency,
+    Head,
+    Matrix,
+    Pairs,
+    Problem,
+    Scale,
+    Start,
+    logistic,
+)
+
+STRENGTHS = (0.01, 0.1)
+WEIGHTS = (0.0, 1.0, 10.0)
+
+
+def pairs(problem: Problem) -> Head:
+    """CE(x) + CE(x') + λ ‖f(x) − f(x')‖²; λ and the penalty by the images that choose."""
+    return _fitted(problem, _known(problem).edited.x)
+
+
+def unrelated(problem: Problem) -> Head:
+    """The placebo: the same images, but their edit has nothing to do with the shortcut."""
+    return _fitted(problem, _known(problem).unrelated)
+
+
+def _known(problem: Problem) -> Pairs:
+    if problem.pairs is None:
+        raise InputError(
+            "pairs needs edited images, and no edit came: name one by pairs='box:…', 'masks:…' or "
+            "'column:…' (--pairs), or leave pairs out of --with."
+        )
+    return problem.pairs
+
+
+def _fitted(problem: Problem, other: Matrix) -> Head:
+    rows = _known(problem).rows
+    x, labels = problem.fit.x, problem.fit.by.labels
+    whole, y = np.concatenate([x, other]), np.concatenate([labels, labels[rows]])
+    scale, heads = Scale.of(whole), []
+    both = scale.apply(whole)
+    for strength in STRENGTHS:
+        now = Start.of(problem, scale)
+        for weight in WEIGHTS:
+            agree = Consistency(both[rows], both[len(x) :], weight)
+            now = logistic(both, y, now, strength=strength, consistency=agree)
+            heads.append(scale.folded(now.weight, now.bias))
+    return problem.best(heads)
