@@ -136,7 +136,7 @@ COMMANDS: dict[str, str] = {
     "--generator train-diffusion/run/model {run}",
     # discover
     "repair": f"counterlens repair {PLAIN} --fix pack:inputs/fix.npz --check pack:inputs/check.npz "
-    "--groups side --remedies temperature,prior,erase,weights {run}",
+    "--groups column:side --with temperature,prior,erase,group-weights {run}",
     "disagree": f"counterlens disagree {PLAIN} {RATIO} --class cat --count 1 --updates 2 "
     '--sampling-steps 2 --require "disagree.first.real.high<=0.9" --verify pack:inputs/test.npz '
     "--with zoo:cifar10-clip {run}",

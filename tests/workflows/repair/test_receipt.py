@@ -5,6 +5,7 @@ import pytest
 from scipy.stats import binomtest
 
 from counterlens.errors import InputError
+from counterlens.metrics.intervals import paired
 from counterlens.runs import Number
 from counterlens.workflows.repair import receipt
 from counterlens.workflows.repair.groups import Grouped
@@ -13,7 +14,7 @@ from counterlens.workflows.repair.groups import Grouped
 @pytest.mark.parametrize(("gained", "lost"), [(0, 0), (3, 9), (9, 3), (5, 5), (0, 7), (40, 22)])
 def test_mcnemar_is_a_binomial_test(gained: int, lost: int) -> None:
     expected = binomtest(gained, gained + lost).pvalue if gained + lost else 1.0
-    assert receipt.mcnemar(gained, lost) == pytest.approx(expected)
+    assert paired.mcnemar(gained, lost) == pytest.approx(expected)
     before = np.array([False] * gained + [True] * lost + [True] * 10)
     after = np.array([True] * gained + [False] * lost + [True] * 10)
     worse = binomtest(lost, gained + lost, alternative="greater").pvalue if gained + lost else 1.0
@@ -24,14 +25,14 @@ def test_exact_bounds_are_those_of_scipy() -> None:
     for hits, n in [(0, 10), (7, 10), (10, 10), (33, 80)]:
         for side, alternative in ((0, "greater"), (1, "less")):
             ends = binomtest(hits, n, alternative=alternative).proportion_ci(0.99, "exact")
-            assert receipt.exact_bounds(hits, n, 0.01)[side] == pytest.approx(
+            assert paired.exact_bounds(hits, n, 0.01)[side] == pytest.approx(
                 (ends.low, ends.high)[side]
             )
 
 
 def test_holm_by_hand() -> None:
-    assert receipt.holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
-    assert receipt.holm([0.9, 0.8]) == pytest.approx([1.0, 1.0])
+    assert paired.holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert paired.holm([0.9, 0.8]) == pytest.approx([1.0, 1.0])
 
 
 def two_groups(n: int) -> Grouped:
@@ -48,9 +49,7 @@ def test_the_worst_group_interval_holds_whichever_group_is_worst() -> None:
     by, held = two_groups(60), 0
     before, after = {0: 0.5, 1: 0.9, 2: 0.55, 3: 0.8}, {0: 0.8, 1: 0.7, 2: 0.75, 3: 0.72}
     for seed in range(200):
-        change = receipt.worst_change(
-            hits(by, before, seed), hits(by, after, 999 + seed), by.groups
-        )
+        change = paired.worst_change(hits(by, before, seed), hits(by, after, 999 + seed), by.groups)
         held += change.low <= 0.2 <= change.high
     assert held >= 195
 
@@ -90,6 +89,61 @@ def test_allowed_losses_are_read_or_refused() -> None:
 
 
 def test_more_images_show_smaller_gains() -> None:
-    few, many = receipt.smallest_shown([30, 90]), receipt.smallest_shown([300, 900])
+    few, many = paired.smallest_worst_gain([30, 90]), paired.smallest_worst_gain([300, 900])
     assert few is not None and many is not None and many < few
-    assert receipt.smallest_shown([3, 90]) is None
+    assert paired.smallest_worst_gain([3, 90]) is None
+
+
+@pytest.mark.parametrize("sizes", [[60, 60], [40, 200, 90]])
+def test_the_smallest_gain_is_shown_and_the_next_smaller_is_not(sizes: list[int]) -> None:
+    """Oracle: the interval itself, on answers that gain so many in the smallest group."""
+    groups = np.repeat(np.arange(len(sizes)), sizes)
+    small = np.flatnonzero(groups == int(np.argmin(sizes)))
+    least = paired.smallest_worst_gain(sizes)
+    assert least is not None
+    count = round(least * len(small))
+    for gained, shown in ((count, True), (count - 1, False)):
+        before = np.ones(len(groups), dtype=bool)
+        before[small[: len(small) // 2 + gained // 2]] = False
+        after = before.copy()
+        after[small[:gained]] = True
+        assert (paired.worst_change(before, after, groups).low > 0) == shown
+
+
+def test_a_placebo_that_gains_as_much_withholds_the_verdict() -> None:
+    by = two_groups(200)
+    low, high = {0: 0.95, 1: 0.3, 2: 0.3, 3: 0.95}, dict.fromkeys(range(4), 0.85)
+    bad, good, also = hits(by, low, 0), hits(by, high, 1), hits(by, high, 2)
+
+    def verdict(placebo: np.ndarray) -> tuple[str, str]:
+        proof = receipt.certify(
+            bad, good, by, want="groups.worst", allow={}, placebos={"plain refit": placebo}
+        )
+        return proof.verdict, proof.why
+
+    assert verdict(bad)[0] == "better" and "every placebo (plain refit)" in verdict(bad)[1]
+    assert verdict(also)[0] == "not shown"
+    assert "the gain over the placebo (plain refit) is not shown" in verdict(also)[1]
+
+
+def test_keys_before_and_after_have_paired_intervals() -> None:
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 2, 400)
+    before = rng.normal(size=(400, 2))
+    before[np.arange(400), labels] += 1.0
+    rows = {row["key"]: row for row in receipt.key_rows(before, before / 3, labels, seed=0)}
+    assert rows["accuracy.top1"]["change"] == 0 == rows["accuracy.top1"]["high"]
+    p = np.exp(before) / np.exp(before).sum(1, keepdims=True)
+    nll = -np.log(p[np.arange(400), labels]).mean()
+    assert rows["calibration.nll"]["before"] == pytest.approx(nll)
+    assert rows["confidence.mean"]["high"] < 0
+    for row in rows.values():
+        assert row["low"] <= row["change"] <= row["high"]
+
+
+def test_a_head_stands_with_intervals_that_hold_its_shares() -> None:
+    by = two_groups(50)
+    right = hits(by, {0: 0.9, 1: 0.4, 2: 0.8, 3: 1.0}, 3)
+    facts = receipt.standing(right, by.groups)
+    assert facts["worst"] == 1 and facts["worst_low"] < facts["worst_group"] < facts["worst_high"]
+    assert facts["accuracy"] == right.mean()

@@ -14,6 +14,9 @@ from counterlens.cli import app
 from counterlens.data.sets import array_set
 from counterlens.errors import CounterlensError, InputError
 from counterlens.images import ImageSet, write_png
+from counterlens.workflows._shared.result import Result
+from counterlens.workflows.repair import features
+from counterlens.workflows.repair.remedies import REMEDIES
 from counterlens.workflows.repair.run import repair
 
 MODEL = """
@@ -64,49 +67,84 @@ def pictures(n: int, seed: int, *, agree: float = 0.7) -> ImageSet:
 
 
 @pytest.fixture
-def model(tmp_path: Path) -> str:
+def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("COUNTERLENS_CACHE", str(tmp_path / "cache"))
     (tmp_path / "nets.py").write_text(MODEL)
     return f"{tmp_path / 'nets.py'}:"
 
 
 @pytest.fixture(scope="module")
 def sets() -> tuple[ImageSet, ImageSet]:
-    return pictures(260, 1), pictures(300, 2)
+    return pictures(500, 1, agree=0.96), pictures(700, 2)
+
+
+def mend(model: str, sets: tuple[ImageSet, ImageSet], out: Path, **options: object) -> Result:
+    given = {"groups": "column:place", "device": "cpu", "quiet": True} | options
+    return repair(model, fix=sets[0], check=sets[1], out=out, **given)
+
+
+def answers_of(folder: Path, images: ImageSet) -> np.ndarray:
+    new = counterlens.load(f"repaired:{folder}", device="cpu")
+    planes = np.stack([images.read(i) for i in range(len(images))]).transpose(0, 3, 1, 2)
+    with torch.no_grad():
+        return new(torch.from_numpy(planes.copy()).float() / 255).argmax(1).numpy()
 
 
 def test_a_shortcut_is_repaired_and_the_folder_loads(
     model: str, sets: tuple[ImageSet, ImageSet], tmp_path: Path
 ) -> None:
-    run = repair(model + "shortcut", *sets, groups="place", out=tmp_path / "run", device="cpu")
-    (verdict,) = run.table("verdict")
+    result = mend(model + "shortcut", sets, tmp_path / "run", remedies=("erase,group-weights", "spufix"))
+    (verdict,) = result.table("verdict")
     assert verdict["verdict"] == "better", verdict
-    assert run.numbers["repair.worst_group_change"].low > 0
-    assert {row["remedy"] for row in run.table("tried")} == {
-        *("none", "temperature", "prior", "erase", "weights", "dfr")
-    }
-    assert sum(row["picked"] for row in run.table("tried")) == 1
-    assert any(row["placebo"] == "plain refit" for row in run.table("placebos"))
-    assert verdict["why"] in (run.folder / "report.html").read_text(encoding="utf-8")
-
-    new = counterlens.load(f"repaired:{run.folder}", device="cpu")
-    planes = np.stack([sets[1].read(i) for i in range(300)]).transpose(0, 3, 1, 2)
-    with torch.no_grad():
-        answers = new(torch.from_numpy(planes.copy()).float() / 255).argmax(1).numpy()
-    (whole,) = (row for row in run.table("receipt") if row["kind"] == "all")
-    assert (answers == sets[1].labels).mean() == pytest.approx(whole["after"])
+    assert result.numbers["repair.worst_group_change"].low > 0
+    rows = {row["name"]: row for row in result.table("tried")}
+    assert {"as it is", "plain refit", "erase", "erase, shuffled groups", "spufix"} <= set(rows)
+    assert [row["picked"] for row in rows.values()].count(True) == 1
+    assert {row["placebo"] for row in result.table("placebos")} >= {"plain refit"}
+    page = (result.folder / "report.html").read_text(encoding="utf-8")
+    assert verdict["why"] in page
+    (whole,) = (row for row in result.table("receipt") if row["kind"] == "all")
+    assert (answers_of(result.folder, sets[1]) == sets[1].labels).mean() == pytest.approx(
+        whole["after"]
+    )
     assert whole["after"] > whole["before"] + 0.1
+    flips = result.table("flips")
+    assert len(flips) == whole["gained"] + whole["lost"]
+    assert {row["group"] for row in result.table("gallery")} <= {"now right", "now wrong"}
+
+
+def test_features_are_computed_once(
+    model: str, sets: tuple[ImageSet, ImageSet], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mend(model + "shortcut", sets, tmp_path / "a", remedies="erase")
+
+    def refused(*_: object) -> None:
+        raise AssertionError("a forward pass")
+
+    monkeypatch.setattr(features, "forward", refused)
+    mend(model + "shortcut", sets, tmp_path / "b", remedies="erase")
+    again = mend(model + "honest", sets, tmp_path / "c", remedies="prior")  # another head
+    assert again.table("verdict")
+
+
+def test_a_clipped_head_loads_as_well(
+    model: str, sets: tuple[ImageSet, ImageSet], tmp_path: Path
+) -> None:
+    result = mend(model + "shortcut", sets, tmp_path / "run", remedies="spufix")
+    (row,) = (row for row in result.table("receipt") if row["kind"] == "all")
+    if result.table("verdict")[0]["remedy"] == "spufix":
+        answers = answers_of(result.folder, sets[1])
+        assert (answers == sets[1].labels).mean() == pytest.approx(row["after"])
+        with pytest.raises(InputError, match="not the output of its last linear layer"):
+            mend(f"repaired:{result.folder}", sets, tmp_path / "again")
+    else:
+        assert row["after"] == row["before"]
 
 
 def test_other_base_weights_are_refused(
     model: str, sets: tuple[ImageSet, ImageSet], tmp_path: Path
 ) -> None:
-    repair(
-        *(model + "shortcut", *sets),
-        groups="place",
-        remedies=["erase"],
-        out=tmp_path / "run",
-        device="cpu",
-    )
+    mend(model + "shortcut", sets, tmp_path / "run", remedies="group-weights")
     card = tmp_path / "run" / "repaired.json"
     stored = json.loads(card.read_text())
     card.write_text(json.dumps(stored | {"base": model + "honest"}))
@@ -119,41 +157,59 @@ def test_other_base_weights_are_refused(
 def test_a_model_without_the_shortcut_is_not_shown_to_gain(
     model: str, sets: tuple[ImageSet, ImageSet], tmp_path: Path
 ) -> None:
-    run = repair(model + "honest", *sets, groups="place", out=tmp_path / "run", device="cpu")
-    assert run.table("verdict")[0]["verdict"] == "not shown"
+    result = mend(model + "honest", sets, tmp_path / "run")
+    assert result.table("verdict")[0]["verdict"] == "not shown"
+    names = {row["name"] for row in result.table("tried")}
+    assert set(REMEDIES) - names == {"temperature", "pairs"}  # what can run is the default
+
+
+def test_no_change_is_picked_where_nothing_helps(
+    model: str, sets: tuple[ImageSet, ImageSet], tmp_path: Path
+) -> None:
+    result = mend(model + "shortcut", sets, tmp_path / "run", remedies="temperature")
+    (verdict,) = result.table("verdict")
+    assert verdict["remedy"] == "as it is" and "nothing was changed" in verdict["why"]
+    assert not (result.folder / "repaired.json").exists()
 
 
 def test_a_plan_counts_and_fits_nothing(
     model: str, sets: tuple[ImageSet, ImageSet], tmp_path: Path
 ) -> None:
-    run = repair(
-        *(model + "shortcut", *sets), groups="place", plan=True, out=tmp_path / "r", device="cpu"
-    )
-    assert sum(row["check"] for row in run.table("sizes")) == 300
-    assert sum(row["fit"] + row["choose"] for row in run.table("sizes")) == 260
-    assert 0 < run.numbers["repair.smallest_shown"].value < 1
-    assert not run.table("verdict") and not (run.folder / "head.safetensors").exists()
+    result = mend(model + "shortcut", sets, tmp_path / "r", plan=True, pairs="box:0,0,0.5,0.5")
+    assert sum(row["check"] for row in result.table("sizes")) == 700
+    assert sum(row["fit"] + row["choose"] for row in result.table("sizes")) == 500
+    assert 0 < result.numbers["repair.smallest_shown"].value < 1
+    assert result.numbers["repair.seconds"].value > 0
+    reasons = {row["remedy"]: row["why_not"] for row in result.table("plan") if row["why_not"]}
+    assert set(reasons) == {"dfr"} and "dfr needs 20 images" in reasons["dfr"]
+    assert not result.table("verdict") and not (result.folder / "head.safetensors").exists()
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"groups": "plaec"}, "did you mean place"),
-        ({"groups": "kind"}, "names the class itself"),
-        ({"groups": "one"}, "1 different values"),
-        ({"remedies": ["dfrr"]}, "expected some of"),
-        ({"want": "groups.best"}, "--want"),
+        ({"groups": "column:plaec"}, "did you mean place"),
+        ({"groups": "place"}, "column:place"),
+        ({"groups": "colum:place"}, "Did you mean column"),
+        ({"groups": "column:kind"}, "names the class itself"),
+        ({"groups": "column:one"}, "1 different values"),
+        ({"remedies": "erase,dfrr"}, "Did you mean dfr"),
+        ({"remedies": "pairs"}, "no edit came"),
+        ({"pairs": "box:0,0,2,1"}, "outside the picture"),
+        ({"pairs": "column:place"}, "different labels"),
+        ({"want": "groups.best"}, "expected one of"),
         ({"name": "two_heads"}, "no features"),
+        ({"groups": "masks:own"}, "no masks of its own"),
     ],
 )
 def test_what_cannot_work_is_refused(
     model: str, tmp_path: Path, change: dict[str, object], message: str
 ) -> None:
-    given = {"groups": "place", "remedies": ["erase"], "name": "shortcut"} | change
+    given = {"remedies": "erase", "name": "shortcut"} | change
     name = given.pop("name")
-    fix, check = pictures(40, 5), pictures(40, 6)
     with pytest.raises(CounterlensError, match=message):
-        repair(f"{model}{name}", fix, check, out=tmp_path / "run", device="cpu", **given)
+        mend(f"{model}{name}", (pictures(40, 5), pictures(40, 6)), tmp_path / "run", **given)
+    assert not (tmp_path / "run").exists()
 
 
 def test_check_images_among_the_fix_images_are_refused(model: str, tmp_path: Path) -> None:
@@ -165,55 +221,69 @@ def test_check_images_among_the_fix_images_are_refused(model: str, tmp_path: Pat
         return replace(made, extra=check.extra)
 
     for shade, words in ((1, "is set5|is "), (4, "nearly ")):
-        with pytest.raises(InputError, match=f"1 of the --check images are among.*{words}"):
-            repair(
-                *(model + "shortcut", fix, with_copy(shade)),
-                groups="place",
-                out=tmp_path / "run",
-                device="cpu",
-            )
+        with pytest.raises(InputError, match=f"1 of the check images are among.*{words}"):
+            mend(model + "shortcut", (fix, with_copy(shade)), tmp_path / "run")
 
 
-def test_dfr_is_refused_where_groups_are_small(model: str, tmp_path: Path) -> None:
+def test_dfr_alone_is_refused_where_groups_are_small_and_a_row_beside_others(
+    model: str, tmp_path: Path
+) -> None:
+    small = pictures(60, 5), pictures(40, 6)  # a few of each group
     with pytest.raises(InputError, match="dfr needs 20 images of each group"):
-        repair(
-            *(model + "shortcut", pictures(60, 5), pictures(40, 6)),
-            groups="place",
-            out=tmp_path / "run",
-            device="cpu",
-        )
+        mend(model + "shortcut", small, tmp_path / "run", remedies="dfr")
+    result = mend(model + "shortcut", small, tmp_path / "run", remedies="dfr,group-weights")
+    (row,) = (row for row in result.table("tried") if row["name"] == "dfr")
+    assert "dfr needs 20 images" in row["refused"]
+
+
+def test_pairs_run_where_there_is_no_minority(
+    model: str, sets: tuple[ImageSet, ImageSet], tmp_path: Path
+) -> None:
+    """The shortcut is blue everywhere; swapping the whole left half turns half of it."""
+    fix = pictures(260, 7, agree=1.0)
+    result = mend(
+        model + "shortcut", (fix, sets[1]), tmp_path / "run",
+        remedies="dfr,erase,pairs", pairs="box:0,0,1,0.5",
+    )  # fmt: skip
+    rows = {row["name"]: row for row in result.table("tried")}
+    assert "no minority to balance" in rows["dfr"]["refused"]
+    assert "pairs, unrelated edits" in rows and rows["pairs"]["seconds"] > 0
+    assert {row["choose"] for row in result.table("sizes")} >= {0}
+
+
+def written(name: str, images: ImageSet, folder: Path) -> list[str]:
+    """The set as files; the lines of its manifest."""
+    lines = ["path,label,place"]
+    for i in range(len(images)):
+        write_png(folder / f"{name}{i}.png", images.read(i))
+        label, place = images.classes[images.labels[i]], images.extra["place"][i]
+        lines.append(f"{name}{i}.png,{label},{place}")
+    (folder / f"{name}.csv").write_text("\n".join(lines) + "\n")
+    return lines
 
 
 def test_the_command_exits_by_its_verdict(
     model: str, sets: tuple[ImageSet, ImageSet], tmp_path: Path
 ) -> None:
-    for name, images in zip(("fix", "check"), sets, strict=True):
-        lines = ["path,label,place"]
-        for i in range(len(images)):
-            write_png(tmp_path / f"{name}{i}.png", images.read(i))
-            label, place = images.classes[images.labels[i]], images.extra["place"][i]
-            lines.append(f"{name}{i}.png,{label},{place}")
-        (tmp_path / f"{name}.csv").write_text("\n".join(lines) + "\n")
-    rows = (tmp_path / "fix.csv").read_text().splitlines()
+    rows = written("fix", sets[0], tmp_path)
+    written("check", sets[1], tmp_path)
     dogs = [row for row in rows if ",dog," in row]
     few = [row for row in rows if row not in dogs] + dogs[::8]
     (tmp_path / "few_dogs.csv").write_text("\n".join(few) + "\n")
     line = ["repair", "--fix", str(tmp_path / "fix.csv"), "--check", str(tmp_path / "check.csv")]
-    line += ["--groups", "place", "--device", "cpu", "--quiet"]
+    line += ["--groups", "column:place", "--device", "cpu", "--quiet"]
     for k, (extra, code) in enumerate(
         (
-            ([model + "shortcut", "--remedies", "weights"], 0),
-            ([model + "shortcut", "--remedies", "temperature", "--json"], 4),
-            ([model + "honest", "--remedies", "prior", "--plan"], 0),
-            (
-                [
-                    *(model + "honest", "--remedies", "prior", "--want", "accuracy.top1"),
-                    *("--fix", str(tmp_path / "few_dogs.csv")),
-                ],
-                1,
-            ),
+            ([model + "shortcut", "--with", "group-weights"], 0),
+            ([model + "shortcut", "--with", "temperature,prior", "--json"], 4),
+            ([model + "honest", "--with", "prior", "--plan"], 0),
+            ([model + "shortcut", "--with", "dffr"], 2),
         )
     ):
         out = ["--out", str(tmp_path / f"run{k}")]
+        if code == 2:
+            with pytest.raises(InputError, match="Did you mean dfr"):
+                CliRunner().invoke(app, line + extra + out, catch_exceptions=False)
+            continue
         result = CliRunner().invoke(app, line + extra + out, catch_exceptions=False)
         assert result.exit_code == code, result.output

@@ -66,8 +66,8 @@ def worst_change(before: Right, after: Right, groups: Codes) -> Number:
     """Change of the worst group's accuracy, with bounds that hold whichever group is worst.
 
     Let a_g and a'_g be the accuracies before and after, d_g = a'_g − a_g, g the worst group after
-    and h the worst before. Then min a' − min a = a'_g − min a, which is at least L'_g − min U and at
-    least d_g; and it is min a' − a_h, which is at most min U' − L_h and at most d_h. So
+    and h the worst before. Then min a' − min a = a'_g − min a, which is at least L'_g − min U and
+    at least d_g; and it is min a' − a_h, which is at most min U' − L_h and at most d_h. So
 
         low = min_g max(L'_g − min U, L(d_g)),  high = max_h min(min U' − L_h, U(d_h)).
 

@@ -3,37 +3,64 @@
 The folder holds `repaired.json` (base spec, hash of the base weights) and `head.safetensors`.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn.functional import linear
 
 from counterlens.classifier import Classifier
 from counterlens.errors import InputError
 from counterlens.models.parts import head_name
 from counterlens.models.specs import parse
-from counterlens.models.weights import read_state, weights_hash
+from counterlens.models.weights import State, read_state, weights_hash
 from counterlens.runs import user_path
 from counterlens.runs.files import atomic, read_object, write_json
 
 CARD, HEAD = "repaired.json", "head.safetensors"
 
 
-def save_repaired(
-    folder: Path,
-    base: str,
-    classifier: Classifier,
-    weight: Float[Tensor, "k d"],
-    bias: Float[Tensor, "k"],
-) -> None:
+class Clipped(nn.Module):
+    """A last linear layer less the positive parts of some contributions to its logits.
+
+    Equation: neuhaus2023 SpuFix   f_k(x) − Σ_{l spurious} max(α_l(x), 0)
+
+    Args:
+        layer: the linear layer, or the 1×1 convolution that serves as one.
+        weight, bias: contribution α = weight · x + bias.
+        classes: the logit that each is taken off.
+    """
+
+    clip_weight: Tensor
+    clip_bias: Tensor
+    clip_classes: Tensor
+
+    def __init__(self, layer: nn.Module, weight: Tensor, bias: Tensor, classes: Tensor) -> None:
+        super().__init__()
+        self.layer = layer
+        self.register_buffer("clip_weight", weight)
+        self.register_buffer("clip_bias", bias)
+        self.register_buffer("clip_classes", classes)
+
+    def forward(self, x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+        """Logits of features."""
+        logits: Tensor = self.layer(x)
+        alpha = linear(x.flatten(1), self.clip_weight, self.clip_bias).clamp_min(0)
+        taken = torch.zeros_like(logits.flatten(1)).index_add(1, self.clip_classes, alpha)
+        return logits - taken.reshape(logits.shape)
+
+
+def save_repaired(folder: Path, base: str, classifier: Classifier, state: State) -> None:
     """Write the new head beside the spec and the hash of what it belongs to.
 
     Args:
         folder: an existing folder.
         base: spec of the model that was repaired.
         classifier: that model, unchanged.
-        weight, bias: its new last layer.
+        state: `weight` and `bias` of its new last layer; with `clip_weight`, `clip_bias` and
+            `clip_classes` also what is clipped (see Clipped).
     """
     from safetensors.torch import save_file
 
@@ -43,9 +70,12 @@ def save_repaired(
         path = str(user_path(parsed.name).resolve())
         spec = path if parsed.scheme == "folder" else f"{path}:{parsed.weights}"
     facts = {"base": spec, "base_weights_hash": weights_hash(classifier)}
-    state = {"weight": weight.float().contiguous().cpu(), "bias": bias.float().contiguous().cpu()}
+    stored = {
+        key: (value.float() if value.is_floating_point() else value).contiguous().cpu()
+        for key, value in state.items()
+    }
     with atomic(folder / HEAD) as path_now:
-        save_file(state, path_now)
+        save_file(stored, path_now)
     write_json(folder / CARD, facts)
 
 
@@ -70,6 +100,13 @@ def load_repaired(folder: Path, *, trust: bool = False) -> Classifier:
         )
     state, _ = read_state(folder / HEAD)
     put_head(classifier, state["weight"], state["bias"])
+    if "clip_weight" in state:
+        clips = (state["clip_weight"], state["clip_bias"], state["clip_classes"])
+        _replace(
+            classifier.net,
+            head_name(classifier.net, len(classifier.classes)),
+            lambda layer: Clipped(layer, *clips),
+        )
     classifier.name = f"{classifier.name}-repaired"
     classifier.card.update(spec=f"repaired:{folder}", base=base)
     return classifier
@@ -89,3 +126,10 @@ def put_head(
     with torch.no_grad():
         layer.weight.copy_(weight.reshape(layer.weight.shape))
     layer.bias = nn.Parameter(bias.to(layer.weight), requires_grad=False)
+
+
+def _replace(net: nn.Module, name: str, change: Callable[[nn.Module], nn.Module]) -> None:
+    """Put another layer where a layer is."""
+    parent, _, last = name.rpartition(".")
+    holder = net.get_submodule(parent)
+    setattr(holder, last, change(holder.get_submodule(last)))

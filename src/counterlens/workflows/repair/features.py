@@ -22,6 +22,7 @@ from counterlens.models import parts
 from counterlens.predictions import eval_mode
 from counterlens.progress import doing
 from counterlens.runs import atomic
+from counterlens.workflows.repair.hashing import content_hash
 
 Features = Float32[np.ndarray, "n d"]
 BATCH = 32
@@ -84,12 +85,6 @@ def backbone_hash(classifier: Classifier) -> str:
     return digest.hexdigest()
 
 
-def content_hash(planes: UInt8[np.ndarray, "c h w"]) -> str:
-    """SHA-256 of pixels and their shape."""
-    pixels = np.ascontiguousarray(planes)
-    return hashlib.sha256(f"{pixels.shape}".encode() + pixels.tobytes()).hexdigest()
-
-
 def compute(
     classifier: Classifier,
     images: ImageSet | Callable[[int], UInt8[np.ndarray, "h w 3"]],
@@ -132,6 +127,14 @@ def forward(classifier: Classifier, planes: Sequence[UInt8[np.ndarray, "c h w"]]
             x = torch.from_numpy(batch).to(device).float() / 255
             rows.append(parts.features(classifier, x).float().cpu().numpy())
     return np.concatenate(rows)
+
+
+def known_share(classifier: Classifier, images: ImageSet, store: Store, most: int = 32) -> float:
+    """Share of some images of a set whose features are stored."""
+    rows = np.linspace(0, len(images) - 1, min(most, len(images))).astype(int).tolist()
+    fit, channels = classifier.preprocess, classifier.channels
+    keys = [content_hash(prepared(images.read, i, fit, channels=channels)) for i in rows]
+    return sum(key in store.known for key in keys) / len(keys)
 
 
 def seconds_per_image(classifier: Classifier) -> float:

@@ -1,4 +1,4 @@
-"""Groups of images, class by a column of the manifest, and the splits that must not touch."""
+"""Groups of images, class by a value of each image, and the splits that must not touch."""
 
 import hashlib
 from collections.abc import Sequence
@@ -11,21 +11,22 @@ from jaxtyping import Bool, Int64
 from counterlens.errors import InputError
 from counterlens.images import ImageSet
 from counterlens.screen.copies import Signatures, copies, signatures
+from counterlens.workflows.repair.hashing import content_hash
 
 Codes = Int64[np.ndarray, "n"]
 MOST_VALUES = 20
-LEAST = 20  # images of a group that balanced draws need
+LEAST = 20  # images of a group that balanced draws need, or mistakes that reweighting needs
 
 
 @dataclass(frozen=True)
 class Grouped:
-    """Images by class and by the value of a column.
+    """Images by class and by a value.
 
     Args:
         labels: index into `classes` (those of the model).
         values: index into `names`.
         classes: class names.
-        names: values of the column.
+        names: the values.
     """
 
     labels: Codes
@@ -40,14 +41,14 @@ class Grouped:
         return codes
 
     def group_name(self, group: int) -> str:
-        """E.g. "cat, place=snow" without the column: "cat, snow"."""
+        """Class and value, e.g. "cat, snow"."""
         label, value = divmod(group, len(self.names))
         return f"{self.classes[label]}, {self.names[value]}"
 
     def sizes(self) -> dict[int, int]:
         """How many images each group has, empty ones left out."""
-        found, counts = np.unique(self.groups, return_counts=True)
-        return {int(group): int(n) for group, n in zip(found, counts, strict=True)}
+        codes, counts = np.unique(self.groups, return_counts=True)
+        return {int(group): int(n) for group, n in zip(codes, counts, strict=True)}
 
     def take(self, rows: Codes) -> "Grouped":
         """Some of the images."""
@@ -72,14 +73,14 @@ def grouped_pair(
     labels: tuple[Codes, Codes],
     texts: tuple[Sequence[str], Sequence[str]],
     classes: tuple[str, ...],
-    column: str,
+    source: str,
 ) -> tuple[Grouped, Grouped]:
     """The fix and the check images by class and value, with the values of both."""
     names = tuple(sorted({*texts[0], *texts[1]}))
     if not 2 <= len(names) <= MOST_VALUES:
         raise InputError(
-            f"column {column!r} has {len(names)} different values, expected 2 to {MOST_VALUES}: "
-            "give a column that names groups."
+            f"{source} has {len(names)} different values, expected 2 to {MOST_VALUES}: give one "
+            "that names groups."
         )
     place = {name: i for i, name in enumerate(names)}
     fix, check = (
@@ -88,8 +89,8 @@ def grouped_pair(
     )
     if _one_to_one(fix) and _one_to_one(check):
         raise InputError(
-            f"column {column!r} names the class itself in both sets: each value belongs to one "
-            "class and each class to one value. Give a column that differs within a class."
+            f"{source} names the class itself in both sets: each value belongs to one class and "
+            "each class to one value. Give groups that differ within a class."
         )
     return fix, check
 
@@ -99,35 +100,37 @@ def _one_to_one(images: Grouped) -> bool:
     return len(pairs) == len({p[0] for p in pairs}) == len({p[1] for p in pairs})
 
 
-def refuse_small(images: Grouped) -> None:
-    """Balanced draws need every group, and enough of each."""
+def refuse_small(images: Grouped, classes: int) -> None:
+    """Balanced draws need every class, every group of it, and enough of each."""
+    missing = sorted(set(range(classes)) - set(images.labels.tolist()))
+    if missing:
+        raise InputError(
+            f"dfr needs fix images of every class of the model, and {images.classes[missing[0]]} "
+            "has none: add images (--fix), or leave dfr out of --with."
+        )
     sizes = images.sizes()
     for label in np.unique(images.labels):
         if len(np.unique(images.values[images.labels == label])) < 2:
             raise InputError(
-                f"dfr needs images of {images.classes[label]} with two values of the column, and "
-                "the --fix images have one: there is no minority to balance. Add such images, or "
-                "leave dfr out of --remedies."
+                f"dfr needs images of {images.classes[label]} with two values, and the fix images "
+                "have one: there is no minority to balance. Add such images (--fix), or leave dfr "
+                "out of --with."
             )
     small = {group: n for group, n in sizes.items() if n < LEAST}
     if small:
         group, n = min(small.items(), key=lambda item: item[1])
         raise InputError(
             f"dfr needs {LEAST} images of each group to fit on, and {images.group_name(group)!r} "
-            f"has {n}: add images to --fix, or leave dfr out of --remedies."
+            f"has {n}: add images (--fix), or leave dfr out of --with."
         )
 
 
 def content_hashes(images: ImageSet) -> list[str]:
     """SHA-256 of the decoded pixels of each image."""
-    made = []
-    for i in range(len(images)):
-        pixels = np.ascontiguousarray(images.read(i))
-        made.append(hashlib.sha256(f"{pixels.shape}".encode() + pixels.tobytes()).hexdigest())
-    return made
+    return [content_hash(images.read(i)) for i in range(len(images))]
 
 
-def seen(images: ImageSet) -> Signatures:
+def prints_of(images: ImageSet) -> Signatures:
     """What near duplicates are known by."""
     return signatures(images.read(i) for i in range(len(images)))
 
@@ -138,26 +141,32 @@ def refuse_shared(
     prints: tuple[Signatures, Signatures],
 ) -> None:
     """Refuse check images that are, or nearly are, images of the fix set."""
-    where = {found: i for i, found in enumerate(hashes[0])}
-    same = [(where[found], j) for j, found in enumerate(hashes[1]) if found in where]
+    where = {key: i for i, key in enumerate(hashes[0])}
+    same = [(where[key], j) for j, key in enumerate(hashes[1]) if key in where]
     near = [(copy.own, copy.other) for copy in copies(*prints)]
     if same or near:
         i, j = (same or near)[0]
         count, kind = len({j for _, j in same + near}), "" if same else "nearly "
         raise InputError(
-            f"{count} of the --check images are among the --fix images: {sets[1].ids[j]} is "
+            f"{count} of the check images are among the fix images: {sets[1].ids[j]} is "
             f"{kind}{sets[0].ids[i]}. A proof needs other images: remove them from one of the two."
         )
 
 
-def split(hashes: Sequence[str], prints: Signatures, seed: int) -> tuple[Codes, Codes]:
-    """Rows that fit and rows that choose, by content hash; near copies of the first leave."""
-    drawn = [hashlib.sha256(f"{seed} {text}".encode()).digest()[0] % 2 for text in hashes]
+def split(keys: Sequence[str], prints: Signatures, seed: int) -> tuple[Codes, Codes]:
+    """Rows that fit and rows that choose, by key; near copies of the first leave.
+
+    Args:
+        keys: content hashes, or any text that images which must stay together share.
+        prints: of the images.
+        seed: of the draw.
+    """
+    drawn = [hashlib.sha256(f"{seed} {text}".encode()).digest()[0] % 2 for text in keys]
     chooses: Bool[np.ndarray, "n"] = np.array(drawn, dtype=bool)
     fit, choose = np.flatnonzero(~chooses), np.flatnonzero(chooses)
-    found = copies(_rows(prints, fit), _rows(prints, choose))
-    kept = np.setdiff1d(np.arange(len(choose)), [copy.other for copy in found])
-    return fit, choose[kept.astype(np.int64)]
+    near = copies(_rows(prints, fit), _rows(prints, choose))
+    rest = np.setdiff1d(np.arange(len(choose)), [copy.other for copy in near])
+    return fit, choose[rest.astype(np.int64)]
 
 
 def _rows(prints: Signatures, rows: Codes) -> Signatures:

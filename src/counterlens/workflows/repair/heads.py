@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from jaxtyping import Bool, Float64
 from scipy.optimize import minimize
 from scipy.special import logsumexp
@@ -48,6 +49,15 @@ class Head:
         """One row of logits per row of features."""
         raw: Matrix = x @ self.weight.T + self.bias
         return raw if self.clips is None else raw - self.clips.taken(x, len(self.bias))
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Its arrays by name, as they are stored."""
+        arrays = {"weight": self.weight, "bias": self.bias}
+        if self.clips is not None:
+            clips = self.clips
+            arrays |= {"clip_weight": clips.weight, "clip_bias": clips.bias}
+            arrays |= {"clip_classes": clips.classes}
+        return {name: torch.from_numpy(np.ascontiguousarray(a)) for name, a in arrays.items()}
 
     def answers(self, x: Matrix) -> Codes:
         """The class of the largest logit."""

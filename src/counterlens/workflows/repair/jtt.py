@@ -67,4 +67,3 @@ def _refitted(problem: Problem, wrong: Right) -> Head:
             now = logistic(x, y, now, strength=strength, share=share)
             heads.append(scale.folded(now.weight, now.bias))
     return problem.best(heads)
-

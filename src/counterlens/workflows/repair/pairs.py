@@ -21,6 +21,10 @@ from counterlens.workflows.repair.heads import (
 
 STRENGTHS = (0.01, 0.1)
 WEIGHTS = (0.0, 1.0, 10.0)
+NO_EDIT = (
+    "pairs needs edited images, and no edit came: name one by pairs='box:…', 'masks:…' or "
+    "'column:…' (--pairs), or leave pairs out of --with."
+)
 
 
 def pairs(problem: Problem) -> Head:
@@ -35,10 +39,7 @@ def unrelated(problem: Problem) -> Head:
 
 def _known(problem: Problem) -> Pairs:
     if problem.pairs is None:
-        raise InputError(
-            "pairs needs edited images, and no edit came: name one by pairs='box:…', 'masks:…' or "
-            "'column:…' (--pairs), or leave pairs out of --with."
-        )
+        raise InputError(NO_EDIT)
     return problem.pairs
 
 

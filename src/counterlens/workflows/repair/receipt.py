@@ -197,7 +197,8 @@ def key_rows(before: Matrix, after: Matrix, labels: Codes, *, seed: int) -> list
         for row in map(torch.from_numpy, draws)
     ]
     low, high = (float(end) for end in np.quantile(gaps, [ALPHA / 2, 1 - ALPHA / 2]))
-    out.append(_key_row("calibration.ece", *ece, (low, high), "paired percentile bootstrap", n))
+    how = "paired percentile bootstrap"
+    out.append(_key_row("calibration.ece", ece[0], ece[1], (low, high), how, n))
     return out
 
 

@@ -8,7 +8,8 @@ import numpy as np
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax
 
-from counterlens.workflows.repair.erasure import erase
+from counterlens.errors import InputError
+from counterlens.workflows.repair.erasure import erase, refuse_class
 from counterlens.workflows.repair.groups import Codes, Grouped, refuse_small
 from counterlens.workflows.repair.heads import (
     Examples,
@@ -20,7 +21,7 @@ from counterlens.workflows.repair.heads import (
     regression,
 )
 from counterlens.workflows.repair.jtt import any_images, jtt
-from counterlens.workflows.repair.pairs import pairs, unrelated
+from counterlens.workflows.repair.pairs import NO_EDIT, pairs, unrelated
 from counterlens.workflows.repair.spufix import spufix, unnamed
 
 DFR_STRENGTHS = (0.01, 0.03, 0.07, 0.1, 0.3, 0.7, 1.0)  # C of the authors' code
@@ -84,6 +85,7 @@ def class_weights(problem: Problem) -> Head:
 
 def group_weights(problem: Problem) -> Head:
     """Refit by softmax regression in which all groups weigh the same."""
+    refuse_class(problem.fit.by, "group-weights")
     return regression(problem, equal(problem.fit.by.groups))
 
 
@@ -177,6 +179,7 @@ REMEDIES: dict[str, Remedy] = {
     "prior": Remedy(prior),
     "spufix": Remedy(spufix, unnamed, "random components"),
     "erase": Remedy(erase, on_shuffled_groups(erase), _SHUFFLED),
+    "refit": Remedy(refit),
     "class-weights": Remedy(class_weights),
     "group-weights": Remedy(group_weights, on_shuffled_groups(group_weights), _SHUFFLED),
     "dfr": Remedy(dfr, on_shuffled_groups(dfr), _SHUFFLED),
@@ -184,3 +187,17 @@ REMEDIES: dict[str, Remedy] = {
     "jtt": Remedy(jtt, any_images, "random images"),
 }
 """Cheapest first: among equals the first is picked."""
+
+
+def refusal(name: str, fit: Grouped, edited: bool) -> str:
+    """Why a remedy cannot work on these groups, known before anything is computed; or nothing."""
+    try:
+        if name == "dfr":
+            refuse_small(fit, len(fit.classes))
+        elif name in ("erase", "spufix", "group-weights") and not edited:
+            refuse_class(fit, name)
+        elif name == "pairs" and not edited:
+            raise InputError(NO_EDIT)
+    except InputError as error:
+        return str(error)
+    return ""

@@ -1,161 +1,157 @@
-"""`repair`: try remedies on one set of images, prove the picked one on another."""
+"""Repair: another last layer, picked on some images and proved on others."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 
 from counterlens.classifier import Classifier
-from counterlens.data import open_set
-from counterlens.data.sets import subset
-from counterlens.errors import InputError
-from counterlens.images import ImageSet, prepared
-from counterlens.label_spaces.matching import pair_classes
-from counterlens.models import load, parts
+from counterlens.errors import InputError, nearest
+from counterlens.images import ImageSet, fitting_size
+from counterlens.metrics.intervals.closed_form import delong
+from counterlens.metrics.intervals.paired import smallest_worst_gain
+from counterlens.models import parts
 from counterlens.models.sources.repaired import save_repaired
-from counterlens.models.weights import weights_hash
-from counterlens.progress import within
-from counterlens.report import render
-from counterlens.runs import Number, Run, new_folder
-from counterlens.workflows.repair import groups as grouping
-from counterlens.workflows.repair import receipt
-from counterlens.workflows.repair.groups import Codes, Grouped
-from counterlens.workflows.repair.remedies import (
-    REMEDIES,
-    Examples,
-    Head,
-    Matrix,
-    plain,
-    shuffled,
-)
+from counterlens.runs import Number, Run
+from counterlens.workflows._shared.objects import Objects, headline
+from counterlens.workflows._shared.options import takes
+from counterlens.workflows._shared.result import Result
+from counterlens.workflows._shared.session import facts, logger, running
+from counterlens.workflows.repair import candidates, features, receipt
+from counterlens.workflows.repair.candidates import Candidate
+from counterlens.workflows.repair.data import Data, open_sets
+from counterlens.workflows.repair.edit_plan import edits_of, pair_column
+from counterlens.workflows.repair.edits import Edited
+from counterlens.workflows.repair.erasure import eraser, one_hot
+from counterlens.workflows.repair.flips import write_flips
+from counterlens.workflows.repair.groups import Grouped
+from counterlens.workflows.repair.heads import Examples, Head, Pairs, Problem
+from counterlens.workflows.repair.options import RepairOptions
+from counterlens.workflows.repair.remedies import REMEDIES, refusal
+from counterlens.workflows.repair.sources import grouped, parse_source
+from counterlens.workflows.train.datasets import default_cache
 
-_BATCH = 64
-_BLIND = ("temperature", "prior")  # they do not look at groups
+NOTHING = (
+    "Not shown: no remedy did better than the model as it is on the images that choose, so nothing "
+    "was changed."
+)
+MORE_DATA = " It is a plain refit: more data did it, the groups were not used."
 
 
 @dataclass(frozen=True)
-class _Data:
-    fix: ImageSet
-    check: ImageSet
-    fix_by: Grouped
-    check_by: Grouped
-    fit: Codes
-    choose: Codes
+class _Job:
+    """What a repair works with.
+
+    Args:
+        classifier: the model, unchanged.
+        spec: what it was called by.
+        data: images, groups, splits.
+        edits: of the images to fit on and of those that choose; empty where no edit was named.
+        names: remedies to try.
+        store: features.
+        options: of the command.
+    """
+
+    classifier: Classifier
+    spec: str
+    data: Data
+    edits: tuple[Edited, ...]
+    names: tuple[str, ...]
+    store: features.Store
+    options: RepairOptions
 
 
-def repair(
-    model: str,
-    fix: str | ImageSet,
-    check: str | ImageSet,
-    *,
-    groups: str,
-    remedies: Sequence[str] = tuple(REMEDIES),
-    want: str = "groups.worst",
-    allow: Sequence[str] = (),
-    plan: bool = False,
-    out: Path | None = None,
-    seed: int = 0,
-    device: str = "auto",
-    trust_remote_code: bool = False,
-) -> Run:
-    """Refit the last linear layer, pick one remedy, prove on other images what it changed.
+@takes(RepairOptions)
+def repair(model: object, options: RepairOptions) -> Result:
+    """Replace the last linear layer, pick one remedy, prove on other images what it changed.
 
     The run folder loads as `repaired:FOLDER`; the model itself is not touched.
 
     Args:
-        model: spec of the classifier; its last layer must be linear.
-        fix: labelled images; split by content hash, one half fits, the other chooses.
-        check: other labelled images; they prove and decide nothing before.
-        groups: a column of both sets; a group is a class with one of its values.
-        remedies: which to try, names of `REMEDIES`.
-        want: what should rise, `groups.worst` or `accuracy.top1`.
-        allow: losses beyond which must be ruled out, e.g. `accuracy.top1:-0.01`.
-        plan: only count the groups and say what could be shown.
-        out: folder to create. Default: a new one under runs/.
-        seed: of the split, the draws and the shuffled groups.
-        device: where to compute.
-        trust_remote_code: allow code that comes with the weights.
+        model: a spec, a Classifier, or a torch module; its last layer must be linear.
+
+    >>> import counterlens as cl
+    >>> result = cl.repair("timm:resnet18@mine.pt", fix="fix.csv", check="check.csv",
+    ...                    groups="column:place")                          # doctest: +SKIP
+    >>> result.table("verdict")[0]["why"]                                   # doctest: +SKIP
     """
-    limits = _checked(remedies, want, allow)
-    classifier = load(model, device=device, trust_remote_code=trust_remote_code)
-    parts.head_name(classifier.net, len(classifier.classes))
-    data = _data(classifier.classes, fix, check, groups, seed)
-    if "dfr" in remedies:
-        grouping.refuse_small(data.fix_by.take(data.fit))
-    settings: dict[str, Any] = {"model": model, "fix": data.fix.name, "check": data.check.name}
-    settings |= {"groups": groups, "remedies": list(remedies), "want": want, "allow": list(allow)}
-    settings |= {"plan": plan, "seed": seed, "device": device}
-    run = Run.create(out or new_folder("repair", classifier.name), "repair", settings)
-    run.write_table("sizes", _sizes(data))
-    run.note(
-        model=model,
-        data=data.check.name,
-        classes=len(classifier.classes),
-        weights_hash=weights_hash(classifier),
-        data_fingerprint=data.check.fingerprint,
-        seed=seed,
-        device=str(classifier.mean.device),
+    parse_source(options.groups)
+    limits, names = receipt.parse_allow(options.allow), remedy_names(options)
+    objects = Objects(options.device, None, options.seed, options.trust_remote_code)
+    spec = objects.model_spec(model)
+    classifier = objects.load(spec)
+    _check_head(classifier)
+    options = replace(
+        options, fix=objects.set_spec(options.fix), check=objects.set_spec(options.check)
     )
-    if plan:
-        run.add_numbers({"repair.smallest_shown": _smallest(data)})
-    else:
-        _repair(run, classifier, data, remedies, want, limits)
-    render(run)
-    run.finish()
-    return run
+    job = _prepare(spec, classifier, objects, options, names)
+    inputs = {"model": spec}
+    with running("repair", options, name=classifier.name, inputs=inputs) as run:
+        run.note(**facts(classifier, job.data.check, job.data.fix, seed=options.seed))
+        run.note(model=headline(spec, classifier))
+        run.write_table("sizes", sizes(job.data))
+        run.write_table("notes", [{"note": note} for note in job.data.notes])
+        if options.plan:
+            _write_plan(run, job)
+        else:
+            _repair(run, job, limits)
+    return Result(run)
 
 
-def _checked(remedies: Sequence[str], want: str, allow: Sequence[str]) -> dict[str, float]:
-    unknown = [name for name in remedies if name not in REMEDIES]
-    if unknown or not remedies:
-        raise InputError(
-            f"--remedies names {unknown[0] if unknown else 'nothing'}, expected some of "
-            f"{', '.join(REMEDIES)}."
-        )
-    if want not in receipt.KEYS:
-        raise InputError(f"--want {want!r}: expected {' or '.join(receipt.KEYS)}.")
-    return receipt.parse_allow(allow)
+def remedy_names(options: RepairOptions) -> tuple[str, ...]:
+    """Which remedies to try; several may stand in one text, with commas."""
+    given = [one.strip() for text in options.remedies for one in text.split(",") if one.strip()]
+    for name in given:
+        if name not in REMEDIES:
+            near = nearest(name, REMEDIES)
+            hint = f"Did you mean {near}?" if near else f"Known: {', '.join(REMEDIES)}."
+            raise InputError(f"there is no remedy {name!r}. {hint}")
+    if given:
+        return tuple(dict.fromkeys(given))
+    edited = options.pairs is not None or options.groups.startswith("masks:")
+    return tuple(name for name in REMEDIES if name != "temperature" and (edited or name != "pairs"))
 
 
-def _data(
-    classes: Sequence[str], fix: str | ImageSet, check: str | ImageSet, column: str, seed: int
-) -> _Data:
-    """Open, relabel, group and split; refuse what would make the proof worthless."""
-    sets: list[ImageSet] = []
-    labels: list[Codes] = []
-    texts: list[list[str]] = []
-    for given in (fix, check):
-        images = open_set(given, seed=seed) if isinstance(given, str) else given
-        grouping.column_texts(images, column)
-        places = [place for place, _ in pair_classes(classes, images.classes)]
-        found = np.array([*places, -1], dtype=np.int64)[images.labels]
-        known = np.flatnonzero(found >= 0)
-        if not len(known):
-            raise InputError(f"{images.name} has no labelled image of a class of the model.")
-        images = subset(images, known)
-        sets.append(images)
-        labels.append(found[known])
-        texts.append(grouping.column_texts(images, column))
-    names = tuple(classes)
-    fix_by, check_by = grouping.grouped_pair(
-        (labels[0], labels[1]), (texts[0], texts[1]), names, column
-    )
-    with within("looking for images in both sets"):
-        hashes = grouping.content_hashes(sets[0]), grouping.content_hashes(sets[1])
-        prints = grouping.seen(sets[0]), grouping.seen(sets[1])
-        grouping.refuse_shared((sets[0], sets[1]), hashes, prints)
-        fit, choose = grouping.split(hashes[0], prints[0], seed)
-    missing = [names[k] for k in range(len(names)) if k not in fix_by.labels[fit]]
-    if missing or not len(choose):
-        what = f"no image of {missing[0]} to fit on" if missing else "no image to choose on"
-        raise InputError(f"--fix leaves {what}: give more images of every class of the model.")
-    return _Data(sets[0], sets[1], fix_by, check_by, fit, choose)
+def _check_head(classifier: Classifier) -> None:
+    """Refuse a network whose logits are not the output of its last linear layer."""
+    shape = (1, classifier.channels, *classifier.preprocess.size)
+    with torch.no_grad():
+        parts.features(classifier, torch.zeros(shape, device=classifier.mean.device))
 
 
-def _sizes(data: _Data) -> list[dict[str, Any]]:
+def _prepare(
+    spec: str,
+    classifier: Classifier,
+    objects: Objects,
+    options: RepairOptions,
+    names: tuple[str, ...],
+) -> _Job:
+    """Open, group and split; refuse what cannot work before anything is written."""
+    size, channels = fitting_size(classifier.preprocess), classifier.channels
+    specs = (options.fix, options.check)
+    first, second = (objects.open(one, size=size, channels=channels) for one in specs)
+    opened = open_sets(
+        classifier.classes, specs, (first, second),
+        pair_column=pair_column(options), seed=options.seed,
+    )  # fmt: skip
+    folder = options.features if options.features is not None else default_cache()
+    store = features.Store.open(folder, classifier)
+
+    def passes(which: int) -> features.Features:
+        return features.compute(classifier, opened.sets[which], store)
+
+    data = grouped(opened, options.groups, classifier, passes)
+    edits = edits_of(data, opened, options, names)
+    reasons = [refusal(name, data.fix_by.take(data.fit), bool(edits)) for name in names]
+    if all(reasons):
+        raise InputError(str(reasons[0]))
+    return _Job(classifier, spec, data, edits, names, store, options)
+
+
+def sizes(data: Data) -> list[dict[str, Any]]:
+    """Images of each group in each split."""
     fit, choose = data.fix_by.take(data.fit).sizes(), data.fix_by.take(data.choose).sizes()
     whole, check = data.fix_by.sizes(), data.check_by.sizes()
     return [
@@ -170,159 +166,164 @@ def _sizes(data: _Data) -> list[dict[str, Any]]:
     ]
 
 
-def _smallest(data: _Data) -> Number:
-    sizes = list(data.check_by.sizes().values())
-    least, protocol = receipt.smallest_shown(sizes), "gain around 50 % in the smallest group"
-    if least is None:
-        return Number.missing(f"{min(sizes)} check images can show no gain", protocol, min(sizes))
-    return Number(least, min(sizes), least, least, protocol)
-
-
-def _repair(
-    run: Run,
-    classifier: Classifier,
-    data: _Data,
-    remedies: Sequence[str],
-    want: str,
-    limits: dict[str, float],
-) -> None:
-    seed = int(run.manifest["settings"]["seed"])
-    with within("computing features"):
-        x, check_x = _features(classifier, data.fix), _features(classifier, data.check)
-    layer = parts.head(classifier)
-    weight = layer.weight.detach().double().cpu().numpy()
-    bias = np.zeros(len(weight)) if layer.bias is None else layer.bias.detach().double().cpu()
-    old = Head(weight, np.asarray(bias))
-    fit = Examples(x[data.fit], data.fix_by.take(data.fit))
-    choose = Examples(x[data.choose], data.fix_by.take(data.choose))
-    heads = {}
-    for name in (name for name in REMEDIES if name in remedies):
-        with within(f"fitting {name}"):
-            heads[name] = REMEDIES[name](old, fit, choose, np.random.default_rng(seed))
-    picked = pick(old, heads, choose, want, limits)
-    run.write_table("tried", _tried(old, heads, choose, picked))
-    check = Examples(check_x, data.check_by)
-    before, after = (h.answers(check.x) == check.by.labels for h in (old, heads[picked]))
-    proof = receipt.certify(before, after, check.by, want=want, allow=limits)
-    with within("fitting placebos"):
-        placebos = _placebos(picked, old, fit, choose, seed)
-    rows = _placebo_rows(picked, heads[picked], placebos, check, want)
-    run.write_table("receipt", proof.rows)
-    run.write_table("placebos", rows)
-    run.write_table(
-        "verdict",
-        [
-            {
-                "verdict": proof.verdict,
-                "remedy": picked,
-                "why": f"Remedy {picked}. {proof.why}",
-                "placebo": _sentence(picked, rows),
-            }
-        ],
+def _write_plan(run: Run, job: _Job) -> None:
+    """What a repair would take, and what it could show."""
+    images = len(job.data.fix) + len(job.data.check)
+    edited = sum(len(edit.rows) for edit in job.edits)
+    edited += len(job.edits[0].rows) if job.edits else 0  # the unrelated edits
+    each = features.seconds_per_image(job.classifier)
+    known = features.known_share(job.classifier, job.data.check, job.store)
+    left = round(images * (1 - known)) + edited
+    protocol = (
+        f"{left} forward passes at {1000 * each:.0f} ms, measured on this machine, of {images} "
+        f"images and {edited} edited ones; the rest is stored; fitting the heads comes on top"
     )
-    top = proof.changes["accuracy.top1"]
     run.add_numbers(
         {
-            "repair.accuracy_change": top,
-            "repair.worst_group_change": proof.changes["groups.worst"],
+            "repair.smallest_shown": _smallest(job.data),
+            "repair.seconds": Number(left * each, left, None, None, protocol),
         }
     )
-    new = heads[picked]
-    save_repaired(
-        run.folder,
-        str(run.manifest["settings"]["model"]),
-        classifier,
-        torch.from_numpy(new.weight),
-        torch.from_numpy(new.bias),
-    )
-
-
-def _features(classifier: Classifier, images: ImageSet) -> Matrix:
-    """What enters the last layer, one row per image."""
     rows = []
-    channels, device = classifier.mean.numel(), classifier.mean.device
-    for start in range(0, len(images), _BATCH):
-        stop = min(start + _BATCH, len(images))
-        planes = [
-            prepared(images.read, i, classifier.preprocess, channels=channels)
-            for i in range(start, stop)
-        ]
-        batch = torch.from_numpy(np.stack(planes)).to(device).float() / 255
-        with torch.no_grad():
-            rows.append(parts.features(classifier, batch).double().cpu().numpy())
-    return np.concatenate(rows)
+    for name in job.names:
+        reason = refusal(name, job.data.fix_by.take(job.data.fit), bool(job.edits))
+        rows.append({"remedy": name, "can_run": not reason, "why_not": reason})
+    run.write_table("plan", rows)
 
 
-def pick(
-    old: Head, heads: dict[str, Head], choose: Examples, want: str, limits: dict[str, float]
-) -> str:
-    """The remedy with the largest gain on the images that choose, within the limits if any is."""
-    score = {"groups.worst": choose.worst, "accuracy.top1": choose.accuracy}
-
-    def fits(head: Head) -> bool:
-        return all(score[key](head) - score[key](old) >= limit for key, limit in limits.items())
-
-    within_limits = [name for name, head in heads.items() if fits(head)] or list(heads)
-    return max(within_limits, key=lambda name: score[want](heads[name]))
+def _smallest(data: Data) -> Number:
+    counts = list(data.check_by.sizes().values())
+    least = smallest_worst_gain(counts)
+    protocol = "gain of the worst group if nothing is lost, in the smallest group of the check set"
+    if least is None:
+        return Number.missing(f"{min(counts)} check images can show no gain", protocol, min(counts))
+    return Number(least, min(counts), least, least, protocol)
 
 
-def _tried(
-    old: Head, heads: dict[str, Head], choose: Examples, picked: str
-) -> list[dict[str, Any]]:
-    return [
+def _repair(run: Run, job: _Job, limits: Mapping[str, float]) -> None:
+    log = logger(job.options)
+    problem, check = _problem(job, log)
+    tried = candidates.fit_all(problem, job.names, log)
+    picked = candidates.pick(problem, tried, limits)
+    run.write_table("tried", candidates.table(problem, tried, picked, check))
+    assert picked.head is not None
+    placebos = {
+        name: check.right(head) for name, head in candidates.placebos_of(picked, tried).items()
+    }
+    proof = receipt.certify(
+        check.right(problem.old), check.right(picked.head), check.by,
+        want=job.options.want, allow=limits, placebos=placebos,
+    )  # fmt: skip
+    changed = picked is not tried[0]
+    why = proof.why + MORE_DATA * (picked.name == "refit") if changed else NOTHING
+    verdict = proof.verdict if changed else "not shown"
+    run.write_table(
+        "verdict",
+        [{"verdict": verdict, "remedy": picked.name, "why": why, "want": job.options.want}],
+    )
+    run.write_table("receipt", proof.rows)
+    run.write_table("placebos", _placebo_rows(placebos, picked.head, check, job.options.want))
+    run.write_table(
+        "keys",
+        receipt.key_rows(
+            problem.old.logits(check.x), picked.head.logits(check.x), check.by.labels,
+            seed=job.options.seed,
+        ),
+    )  # fmt: skip
+    run.add_numbers(
         {
-            "remedy": name,
-            "accuracy": choose.accuracy(head),
-            "worst_group": choose.worst(head),
-            "n": len(choose.x),
-            "picked": name == picked,
+            "repair.accuracy_change": proof.changes["accuracy.top1"],
+            "repair.worst_group_change": proof.changes["groups.worst"],
+            **_erased(problem, tried, check),
         }
-        for name, head in {"none": old, **heads}.items()
-    ]
+    )
+    write_flips(run, job.data.check, check, problem.old, picked.head)
+    if changed:
+        save_repaired(run.folder, job.spec, job.classifier, picked.head.state())
 
 
-def _placebos(
-    picked: str, old: Head, fit: Examples, choose: Examples, seed: int
-) -> dict[str, Head]:
-    """The head refitted plainly, and the picked remedy with the column shuffled."""
-    rng = np.random.default_rng([seed, 1])
-    made = {"plain refit": plain(old, fit, choose, rng)}
-    if picked not in _BLIND:
-        mixed = [Examples(part.x, shuffled(part.by, rng)) for part in (fit, choose)]
-        made[f"{picked}, shuffled groups"] = REMEDIES[picked](old, mixed[0], mixed[1], rng)
-    return made
+def _problem(job: _Job, log: Any) -> tuple[Problem, Examples]:
+    """Features of all images, in the splits that they belong to."""
+    data, old = job.data, old_head(job.classifier)
+
+    def passed(images: ImageSet | Any, name: str, count: int | None = None) -> np.ndarray:
+        log(f"features: {name}")
+        return features.compute(
+            job.classifier, images, job.store, count=count, name=f"features of {name}"
+        ).astype(np.float64)
+
+    x, check_x = passed(data.fix, data.fix.name), passed(data.check, data.check.name)
+    fit = Examples(x[data.fit], data.fix_by.take(data.fit))
+    choose = Examples(x[data.choose], data.fix_by.take(data.choose))
+    pairs = None
+    if job.edits:
+        first, second = (
+            Examples(
+                passed(edit.read, "edited images", len(edit.rows)),
+                Grouped(
+                    data.fix_by.labels[edit.rows], edit.values, data.fix_by.classes,
+                    data.fix_by.names,
+                ),
+            )
+            for edit in job.edits
+        )  # fmt: skip
+        own, place = job.edits[0], {row: i for i, row in enumerate(data.fit.tolist())}
+        rows = np.array([place[row] for row in own.rows.tolist()], dtype=np.int64)
+        other = passed(own.unrelated, "images with unrelated edits", len(own.rows))
+        pairs, choose = Pairs(rows, first, other), choose.joined(second)
+    problem = Problem(old, fit, choose, pairs, job.options.want, job.options.seed)
+    return problem, Examples(check_x, data.check_by)
+
+
+def old_head(classifier: Classifier) -> Head:
+    """The last layer as arrays."""
+    layer = parts.head(classifier)
+    weight = layer.weight.detach().double().cpu().numpy()
+    bias = np.zeros(len(weight))
+    if layer.bias is not None:
+        bias = layer.bias.detach().double().cpu().numpy()
+    return Head(weight, bias)
 
 
 def _placebo_rows(
-    picked: str, head: Head, placebos: dict[str, Head], check: Examples, want: str
+    placebos: Mapping[str, np.ndarray], head: Head, check: Examples, want: str
 ) -> list[dict[str, Any]]:
-    right = head.answers(check.x) == check.by.labels
+    """By how much the picked head lies above each placebo."""
+    right = check.right(head)
     rows = []
     for name, other in placebos.items():
-        theirs = other.answers(check.x) == check.by.labels
-        change = (
-            receipt.worst_change(theirs, right, check.by.groups)
-            if want == "groups.worst"
-            else receipt.accuracy_change(theirs, right)
-        )
+        gap = receipt.change(want, other, right, check.by.groups)
         rows.append(
-            {
-                "placebo": name,
-                "accuracy": check.accuracy(other),
-                "worst_group": check.worst(other),
-                "remedy": picked,
-                "ahead_by": change.value,
-                "low": change.low,
-                "high": change.high,
-            }
+            {"placebo": name, "key": want, "above": gap.value, "low": gap.low, "high": gap.high}
         )
     return rows
 
 
-def _sentence(picked: str, rows: Sequence[dict[str, Any]]) -> str:
-    level = [str(row["placebo"]) for row in rows if row["low"] <= 0]
-    blind = f" {picked} does not look at groups, so shuffling them changes nothing."
-    tail = blind if picked in _BLIND else ""
-    if level:
-        return f"Not shown to beat the placebo: {'; '.join(level)}.{tail}"
-    return f"Ahead of every placebo on the check images.{tail}"
+def _erased(problem: Problem, tried: Sequence[Candidate], check: Examples) -> dict[str, Number]:
+    """How well a linear probe finds the value before and after erasure, where there are two.
+
+    The eraser and the probe are fitted on different images, and the AUROC is of third ones.
+    """
+    done = any(one.name == "erase" and one.head is not None for one in tried)
+    values = (problem.fit.by.values, problem.choose.by.values, check.by.values)
+    if not done or any(set(np.unique(part)) != {0, 1} for part in values):
+        return {}
+    from sklearn.linear_model import LogisticRegression
+
+    fit = problem.fit if problem.pairs is None else problem.fit.joined(problem.pairs.edited)
+    change, mean = eraser(fit.x, one_hot(fit.by))
+    out = {}
+    for key, matrix in (("before", np.zeros_like(change)), ("after", change)):
+        sets = [e.x - (e.x - mean) @ matrix.T for e in (problem.choose, check)]
+        scale = np.maximum(sets[0].std(0), 1e-12)
+        probe = LogisticRegression(C=0.01, max_iter=2000).fit(sets[0] / scale, values[1])
+        score = probe.decision_function(sets[1] / scale)
+        inside, outside = score[values[2] == 1], score[values[2] == 0]
+        area = float((inside[:, None] > outside).mean() + (inside[:, None] == outside).mean() / 2)
+        low, high = delong(inside, outside)
+        protocol = (
+            "AUROC of the value by a linear probe, fitted on the images that choose, on the check "
+            "images; DeLong"
+        )
+        out[f"repair.probe_{key}"] = Number(area, len(score), low, high, protocol)
+    return out

@@ -19,6 +19,8 @@ from counterlens.workflows.repair.heads import Clips, Examples, Head, Matrix, Pr
 
 COUNTS = (1, 2, 3, 5, 10)
 FEWEST = 10  # images of a class with a value and without it
+Components = tuple[int, Matrix, Vector]
+"""A class, and the direction and offset of each of its components."""
 
 
 def spufix(problem: Problem) -> Head:
@@ -26,34 +28,43 @@ def spufix(problem: Problem) -> Head:
 
     Equation: neuhaus2023 SpuFix   f_k(x) − Σ_{l spurious} max(α_l(x), 0)
     """
-    return _clipped(problem, np.random.default_rng(0), shuffled=False)
+    ranked = _ranked(problem)
+    return _with(problem.old, ranked, _count(problem, ranked))
 
 
 def unnamed(problem: Problem) -> Head:
-    """The placebo: as many components of the same classes, drawn at random."""
-    return _clipped(problem, problem.rng(3), shuffled=True)
+    """The placebo: as many of the other components of the same classes, drawn at random."""
+    ranked, rng = _ranked(problem), problem.rng(3)
+    count = _count(problem, ranked)
+    others: list[Components] = []
+    for target, weight, bias in ranked:
+        rows = count + rng.permutation(max(0, len(weight) - count))
+        others.append((target, weight[rows], bias[rows]))
+    return _with(problem.old, others, count)
 
 
-def _clipped(problem: Problem, rng: np.random.Generator, *, shuffled: bool) -> Head:
+def _ranked(problem: Problem) -> list[Components]:
+    """The components of each class, those first that go with a value most."""
     fit = problem.fit if problem.pairs is None else problem.fit.joined(problem.pairs.edited)
     refuse_class(fit.by, "spufix")
-    ranked: list[tuple[int, Matrix, Vector]] = []
+    ranked: list[Components] = []
     for target in np.unique(fit.by.labels).tolist():
         here = fit.by.labels == target
         own = Examples(fit.x[here], fit.by.take(np.flatnonzero(here)))
         if sum(n >= FEWEST for n in own.by.sizes().values()) < 2:
             continue
         weight, bias = contributions(problem.old, own.x, target)
-        shift = association(own, weight, bias)
-        positive = np.flatnonzero(shift > 0)
-        order = positive[np.argsort(-shift[positive], kind="stable")]
-        if shuffled:
-            order = rng.permutation(len(shift))
-        ranked.append((target, weight[order[: max(COUNTS)]], bias[order[: max(COUNTS)]]))
-    return problem.best([_with(problem.old, ranked, count) for count in COUNTS])
+        order = np.argsort(-association(own, weight, bias), kind="stable")
+        ranked.append((target, weight[order], bias[order]))
+    return ranked
 
 
-def _with(old: Head, ranked: list[tuple[int, Matrix, Vector]], count: int) -> Head:
+def _count(problem: Problem, ranked: list[Components]) -> int:
+    """How many components to clip: the best number on the images that choose."""
+    return max(COUNTS, key=lambda count: problem.score(_with(problem.old, ranked, count)))
+
+
+def _with(old: Head, ranked: list[Components], count: int) -> Head:
     """The first `count` components of each class, clipped."""
     first = [(target, w[:count], b[:count]) for target, w, b in ranked]
     if not first:
