@@ -30,11 +30,6 @@ def test_exact_bounds_are_those_of_scipy() -> None:
             )
 
 
-def test_holm_by_hand() -> None:
-    assert paired.holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
-    assert paired.holm([0.9, 0.8]) == pytest.approx([1.0, 1.0])
-
-
 def two_groups(n: int) -> Grouped:
     rows = np.arange(4 * n)
     return Grouped(rows % 2, rows // 2 % 2, ("cat", "dog"), ("no", "yes"))

@@ -79,7 +79,7 @@ def sets() -> tuple[ImageSet, ImageSet]:
 
 
 def mend(model: str, sets: tuple[ImageSet, ImageSet], out: Path, **options: object) -> Result:
-    given = {"groups": "column:place", "device": "cpu", "quiet": True} | options
+    given = {"groups_from": "column:place", "device": "cpu", "quiet": True} | options
     return repair(model, fix=sets[0], check=sets[1], out=out, **given)
 
 
@@ -93,7 +93,9 @@ def answers_of(folder: Path, images: ImageSet) -> np.ndarray:
 def test_a_shortcut_is_repaired_and_the_folder_loads(
     model: str, sets: tuple[ImageSet, ImageSet], tmp_path: Path
 ) -> None:
-    result = mend(model + "shortcut", sets, tmp_path / "run", remedies=("erase,group-weights", "spufix"))
+    result = mend(
+        model + "shortcut", sets, tmp_path / "run", remedies=("erase,group-weights", "spufix")
+    )
     (verdict,) = result.table("verdict")
     assert verdict["verdict"] == "better", verdict
     assert result.numbers["repair.worst_group_change"].low > 0
@@ -188,18 +190,18 @@ def test_a_plan_counts_and_fits_nothing(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"groups": "column:plaec"}, "did you mean place"),
-        ({"groups": "place"}, "column:place"),
-        ({"groups": "colum:place"}, "Did you mean column"),
-        ({"groups": "column:kind"}, "names the class itself"),
-        ({"groups": "column:one"}, "1 different values"),
+        ({"groups_from": "column:plaec"}, "did you mean place"),
+        ({"groups_from": "place"}, "column:place"),
+        ({"groups_from": "colum:place"}, "Did you mean column"),
+        ({"groups_from": "column:kind"}, "names the class itself"),
+        ({"groups_from": "column:one"}, "1 different values"),
         ({"remedies": "erase,dfrr"}, "Did you mean dfr"),
         ({"remedies": "pairs"}, "no edit came"),
         ({"pairs": "box:0,0,2,1"}, "outside the picture"),
         ({"pairs": "column:place"}, "different labels"),
         ({"want": "groups.best"}, "expected one of"),
         ({"name": "two_heads"}, "no features"),
-        ({"groups": "masks:own"}, "no masks of its own"),
+        ({"groups_from": "masks:own"}, "no masks of its own"),
     ],
 )
 def test_what_cannot_work_is_refused(

@@ -1,6 +1,6 @@
-"""Two classifiers on the same images: exact tests, correction for many, and the worst group.
+"""Two classifiers on the same images: exact tests and the worst group.
 
-Paper: McNemar 1947 (paired shares); Holm 1979 (many tests); Clopper and Pearson 1934 (bounds).
+Paper: McNemar 1947 (paired shares); Clopper and Pearson 1934 (bounds).
 Differs: nothing. The interval of the worst group's change is ours; its derivation stands with it.
 """
 
@@ -35,21 +35,6 @@ def more_lost(gained: int, lost: int) -> float:
     0.125
     """
     return float(binom.sf(lost - 1, gained + lost, 0.5))
-
-
-def holm(p: Sequence[float]) -> list[float]:
-    """Adjusted p-values: those below a level are false discoveries with at most its chance.
-
-    Equation: holm1979 procedure   p̃_(i) = max_{j ≤ i} min(1, (m − j + 1) p_(j))
-
-    >>> holm([0.01, 0.9])
-    [0.02, 0.9]
-    """
-    adjusted, highest = [0.0] * len(p), 0.0
-    for rank, i in enumerate(np.argsort(p, kind="stable")):
-        highest = max(highest, min(1.0, (len(p) - rank) * p[i]))
-        adjusted[i] = highest
-    return adjusted
 
 
 def exact_bounds(hits: int, n: int, alpha: float) -> tuple[float, float]:

@@ -23,10 +23,11 @@ class RepairOptions(Output, Compute, Trust):
         group=DATA,
         scope="objects",
     )
-    groups: str = option(
-        help="column:NAME of both sets, masks:SPEC, shortcut:RUN of neurons --spurious, tags:RUN "
+    groups_from: str = option(
+        help="What names the groups: column:NAME of both sets, masks:SPEC, shortcut:RUN of neurons --spurious, tags:RUN "
         "of a review, or none (the model's errors).",
         unit="SOURCE",
+        flag="--groups",
         group=DATA,
     )
     pairs: str | None = option(

@@ -10,11 +10,11 @@ import torch
 from counterlens.errors import InputError
 from counterlens.metrics import calibration
 from counterlens.metrics.intervals.closed_form import mean_interval, newcombe_paired, wilson
+from counterlens.metrics.intervals.multiple import holm
 from counterlens.metrics.intervals.paired import (
     ALPHA,
     Right,
     exact_bounds,
-    holm,
     mcnemar,
     more_lost,
     worst_change,

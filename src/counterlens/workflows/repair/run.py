@@ -74,10 +74,10 @@ def repair(model: object, options: RepairOptions) -> Result:
 
     >>> import counterlens as cl
     >>> result = cl.repair("timm:resnet18@mine.pt", fix="fix.csv", check="check.csv",
-    ...                    groups="column:place")                          # doctest: +SKIP
+    ...                    groups_from="column:place")                          # doctest: +SKIP
     >>> result.table("verdict")[0]["why"]                                   # doctest: +SKIP
     """
-    parse_source(options.groups)
+    parse_source(options.groups_from)
     limits, names = receipt.parse_allow(options.allow), remedy_names(options)
     objects = Objects(options.device, None, options.seed, options.trust_remote_code)
     spec = objects.model_spec(model)
@@ -110,7 +110,7 @@ def remedy_names(options: RepairOptions) -> tuple[str, ...]:
             raise InputError(f"there is no remedy {name!r}. {hint}")
     if given:
         return tuple(dict.fromkeys(given))
-    edited = options.pairs is not None or options.groups.startswith("masks:")
+    edited = options.pairs is not None or options.groups_from.startswith("masks:")
     return tuple(name for name in REMEDIES if name != "temperature" and (edited or name != "pairs"))
 
 
@@ -142,7 +142,7 @@ def _prepare(
     def passes(which: int) -> features.Features:
         return features.compute(classifier, opened.sets[which], store)
 
-    data = grouped(opened, options.groups, classifier, passes)
+    data = grouped(opened, options.groups_from, classifier, passes)
     edits = edits_of(data, opened, options, names)
     reasons = [refusal(name, data.fix_by.take(data.fit), bool(edits)) for name in names]
     if all(reasons):
