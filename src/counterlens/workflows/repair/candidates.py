@@ -107,6 +107,10 @@ def table(
             "choose_worst": problem.choose.worst(one.head),
             **facts,
             "worst": check.by.group_name(facts["worst"]),
+            "groups": {
+                check.by.group_name(group): float(right[check.by.groups == group].mean())
+                for group in check.by.sizes()
+            },
             "seconds": one.seconds,
         }
         if one.kind != "model":

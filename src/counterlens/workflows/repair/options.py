@@ -25,7 +25,7 @@ class RepairOptions(Output, Compute, Trust):
     )
     groups_from: str = option(
         help="What names the groups: column:NAME of both sets, masks:SPEC, shortcut:RUN of neurons "
-        "--spurious, tags:RUN of a review, or none (the model's errors).",
+        "spurious, tags:RUN of a review, or none (the model's errors).",
         unit="SOURCE",
         flag="--groups",
         group=DATA,

@@ -115,11 +115,11 @@ def _by_shortcut(opened: Opened, folder: str, classifier: Classifier, passes: Pa
 
 
 def shortcut(run: Run, classifier: Classifier) -> Direction:
-    """The first feature of a run of `neurons --spurious` that lives on the background."""
+    """The first feature of a run of `neurons spurious` that lives on the background."""
     rows = run.table("spurious")
     if not rows:
         raise InputError(
-            f"{run.folder} ranks no features: give the run of counterlens neurons --spurious."
+            f"{run.folder} ranks no features: give the run of counterlens neurons spurious."
         )
     expected, own = run.manifest.get("weights_hash"), weights_hash(classifier)
     if expected != own:
@@ -138,7 +138,7 @@ def shortcut(run: Run, classifier: Classifier) -> Direction:
     settings = run.manifest["settings"]
     known = read_known(
         classifier, str(settings["data"]), limit=settings["limit"], seed=settings["seed"],
-        say=lambda line: None,
+        log=lambda line: None,
     )  # fmt: skip
     return components(classifier, known, [f"{first['class']}:{first['number']}"])[0][1]
 
