@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import settings
 
-torch.set_num_threads(2)
+torch.set_num_threads(1)  # tests run side by side, a process per core
 settings.register_profile("counterlens", deadline=None)  # a busy machine is no failure
 settings.load_profile("counterlens")
 

@@ -1,6 +1,7 @@
 """open_set: one word in, one set of pictures out."""
 
 import re
+from importlib import import_module
 from pathlib import Path
 
 from counterlens.data.sets import sample_rows, subset
@@ -128,15 +129,15 @@ def _open(scheme: str, rest: str, name: str, size: tuple[int, int]) -> ImageSet:
         return open_packs(rest, name=name)
     if scheme == "sample":
         return open_sample(rest, name=name, size=size)
-    if scheme == "known":
-        from counterlens.data.sources.known import open_known
-
-        return open_known(rest, name=name)
     if scheme == "hf":
         from counterlens.data.sources.hub import open_hub
 
         return open_hub(rest, name=name)
-    return _open_path(Path(rest), name)
+    if scheme == "path":
+        return _open_path(Path(rest), name)
+    source = import_module(f"counterlens.data.sources.{scheme}")
+    opened: ImageSet = getattr(source, f"open_{scheme}")(rest, name=name)
+    return opened
 
 
 def _open_path(path: Path, name: str) -> ImageSet:

@@ -8,7 +8,6 @@ Differs: nothing in the search itself, which is `search.pgd`: no random start, m
 
 import functools
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -24,9 +23,8 @@ from counterlens.objectives import (
 from counterlens.search import frozen, pgd
 from counterlens.types import Batch, Images, Labels, Objective, Scores
 
-"""What a loss sees: x and y, and out where it wants out-distribution images."""
-
 RAISES = {"margin": margin, "ce": wrongness}
+"""What an in-distribution attack of a recipe may raise: network and labels to an objective."""
 
 
 @dataclass(frozen=True)
@@ -45,11 +43,13 @@ class Attack:
     stages: tuple[tuple[int, int], ...] = ((0, 7),)
     step_size: float | None = 0.1
     momentum: float = 0.9
-    raises: Literal["margin", "ce"] = "margin"
+    raises: str = "margin"
 
     def __post_init__(self) -> None:
         if not self.stages or self.stages[0][0] != 0:
             raise InputError(f"attack stages are {self.stages}, expected the first at update 0.")
+        if self.raises not in RAISES:
+            raise InputError(f"raises is {self.raises!r}, expected one of {', '.join(RAISES)}.")
 
     def steps(self, step: int) -> int:
         """Gradient steps at this update.

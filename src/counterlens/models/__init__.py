@@ -3,6 +3,7 @@
 One file per source; its library is imported only when a spec asks for it.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from counterlens.models.specs import SCHEMES, ModelSpec, check_consent, check_spec, parse
@@ -63,18 +64,6 @@ def _open(spec: ModelSpec, *, trust: bool) -> "Classifier":
             from counterlens.models.sources.files import load_factory
 
             return load_factory(spec)
-        case "timm":
-            from counterlens.models.sources.timm import load_timm
-
-            return load_timm(spec, trust=trust)
-        case "torchvision":
-            from counterlens.models.sources.torchvision import load_torchvision
-
-            return load_torchvision(spec, trust=trust)
-        case "hf":
-            from counterlens.models.sources.hf import load_hf
-
-            return load_hf(spec, trust=trust)
         case "clip":
             from counterlens.models.sources.clip import load_clip
 
@@ -95,10 +84,10 @@ def _open(spec: ModelSpec, *, trust: bool) -> "Classifier":
             from counterlens.models.sources.repaired import load_repaired
 
             return load_repaired(user_path(spec.name), trust=trust)
-        case _:
-            from counterlens.models.sources.robustbench import load_robustbench
-
-            return load_robustbench(spec, trust=trust)
+        case scheme:  # timm, torchvision, hf, robustbench and new ones: sources/NAME.py, load_NAME
+            source = import_module(f"counterlens.models.sources.{scheme}")
+            loaded: Classifier = getattr(source, f"load_{scheme}")(spec, trust=trust)
+            return loaded
 
 
 __all__ = ["SCHEMES", "ModelSpec", "check_consent", "check_spec", "load", "parse"]

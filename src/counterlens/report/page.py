@@ -20,30 +20,20 @@ from counterlens.report.pages.warnings import RULES, worries
 from counterlens.runs import Run
 from counterlens.runs.keys import model_words
 
+PAGES: dict[str, Any] = {
+    "compare": comparison,
+    "outdata": screened,
+    "train": trained,
+    "repair": repaired,
+}
+"""Command → the module whose `sections(run)` shows it; TABLES names the tables it has shown."""
+
 
 def page(run: Run) -> Page:
     """Everything the template needs."""
     manifest = run.manifest
     command = str(manifest["command"])
-    if command == "compare":
-        sections, used = comparison.sections(run), {*comparison.TABLES}
-    elif command.startswith("curate"):
-        sections = [*curated.sections(run), *explained.sections(run)]
-        used = {*curated.TABLES, *explained.TABLES}
-    elif command == "outdata":
-        sections, used = screened.sections(run), {*screened.TABLES}
-    elif command.startswith("cgn"):
-        sections, used = digits.sections(run), {*digits.TABLES}
-    elif command == "train":
-        sections, used = trained.sections(run), {*trained.TABLES}
-    elif command == "repair":
-        sections, used = repaired.sections(run), {*repaired.TABLES}
-    elif run.table("table1"):
-        sections, used = table1.sections(run), {*table1.TABLES}
-    else:
-        sections = [*quality.sections(run), *explained.sections(run), *audit.sections(run)]
-        sections += chapter.sections(run)
-        used = {*quality.TABLES, *explained.TABLES, *audit.TABLES, *chapter.TABLES}
+    sections, used = _sections(run, command)
     sections += [s for s in (_further(run, used), _numbers(run), _card(run, command)) if s]
     sections.append(_manifest(manifest))
     audited = command == "audit"
@@ -61,6 +51,19 @@ def page(run: Run) -> Page:
         verdict=_verdict(run),
         notices=_notices(run),
     )
+
+
+def _sections(run: Run, command: str) -> tuple[list[Section], set[str]]:
+    """What is particular to a command, and the tables that need not be shown again."""
+    modules = [PAGES[command]] if command in PAGES else []
+    if command.startswith("curate"):
+        modules = [curated, explained]
+    elif command.startswith("cgn"):
+        modules = [digits]
+    elif not modules:
+        modules = [table1] if run.table("table1") else [quality, explained, audit, chapter]
+    sections = [section for module in modules for section in module.sections(run)]
+    return sections, {table for module in modules for table in module.TABLES}
 
 
 def _title(run: Run, manifest: Mapping[str, Any]) -> str:

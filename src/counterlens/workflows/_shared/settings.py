@@ -142,12 +142,19 @@ def read_value(text: str) -> Any:
         value = yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise InputError(f"--set got the value {text[:80]!r}: {first_line(error)}.") from None
-    if isinstance(value, str):  # YAML wants a dot in 1e-3; people don't
-        try:
-            return float(value)
-        except ValueError:
-            return value
-    return value
+    return _numeric(value)
+
+
+def _numeric(value: Any) -> Any:
+    """Texts such as 1e-3 as numbers, also in lists: YAML wants a dot in them, people don't."""
+    if isinstance(value, list):
+        return [_numeric(one) for one in value]
+    if not isinstance(value, str):
+        return value
+    try:
+        return float(value)
+    except ValueError:
+        return value
 
 
 def differing(values: Mapping[str, Any], base: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -175,11 +182,12 @@ def _open(annotation: Any) -> bool:
 
 def _fitting(what: str, value: Any, annotation: Any) -> Any:
     """The value as it is kept, or one line that names what was expected."""
-    for kind in _alternatives(annotation):
-        if _fits(value, kind):
-            return value
+    kinds = _alternatives(annotation)
+    for ready in (value, _numeric(value)):
+        if any(_fits(ready, kind) for kind in kinds):
+            return ready
     whole = isinstance(value, float) and value.is_integer()
-    if whole and int in _alternatives(annotation):  # --set batch=1e3
+    if whole and int in kinds:  # --set batch=1e3
         return int(value)
     raise InputError(f"{what} to {value!r}, expected {_expected(annotation)}.")
 

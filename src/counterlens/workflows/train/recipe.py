@@ -19,7 +19,7 @@ class AttackRecipe:
     steps: int | tuple[int, ...] = 7
     step_size: float | None = 0.1
     momentum: float = 0.9
-    raises: Literal["margin", "ce"] = "margin"
+    raises: str = "margin"
 
 
 @dataclass(frozen=True)
