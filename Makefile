@@ -30,8 +30,11 @@ demo: install
 	  --calibrate sample:cifar10-calibration --ood noise:uniform --ood noise:smooth --ood sample:textures \
 	  --attack l2:0.5 --attack-version fast --attack-points 24
 
+# one process per core, each with one thread; with one core plain pytest
+WORKERS ?= $(shell $(PYTHON) -c "import os; print(min(8, os.cpu_count() or 1))")
+
 test: install
-	$(BIN)/pytest
+	OMP_NUM_THREADS=1 $(BIN)/pytest $(if $(filter 1,$(WORKERS)),,-n $(WORKERS) --dist worksteal)
 
 test-slow: install
 	$(BIN)/pytest -m slow

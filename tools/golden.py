@@ -228,7 +228,7 @@ COMMANDS: dict[str, str] = {
     "{run}",
     **{
         f"reproduce-ratio-{name}": f"counterlens reproduce figure ratio-{name} "
-        f"--data sample:cifar10#0:120 {'--ood noise:smooth' * (name in OUTSIDE)} --shown 2 "
+        f"--data sample:cifar10#0:120 {'--ood noise:blobs' * (name in OUTSIDE)} --shown 2 "
         "--steps 3 --radius 0.5 --radius 1.0 {run}"
         for name in ("figure1", "figure2", "figure5", "figure7", "figure13")
     },

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.distributions import Normal, kl_divergence
 
 from counterlens.classifier import Classifier
+from counterlens.data import open_set
 from counterlens.diagnosis import CHECKS, Finding, examine, refuse_if_failed
 from counterlens.diagnosis.gradients import gradients
 from counterlens.diagnosis.labels import class_order, reassigned, relatedness
@@ -253,8 +254,9 @@ def test_a_right_network_of_unusual_colours_never_fails(labelled: int):
 
 
 def test_the_seeded_faults_of_a_shipped_model_fail_by_its_labels():
-    """With the sample's labels: what stored statistics and labels both say is a failure."""
+    """With the labels of 200 images: what stored statistics and labels both say is a failure."""
     c = load("zoo:cifar10-plain-small", device="cpu")
+    images = open_set("sample:cifar10", limit=200)
     mean, std = c.mean, c.std
 
     def again(net: nn.Module, mean=mean, std=std) -> Classifier:  # type: ignore[no-untyped-def]
@@ -266,9 +268,9 @@ def test_the_seeded_faults_of_a_shipped_model_fail_by_its_labels():
         "normalisation": again(c.net, torch.zeros_like(mean), torch.ones_like(std)),
         "pixel range": again(c.net, mean / 255, std / 255),
     }
-    assert not failed(examine(c))
+    assert not failed(examine(c, images))
     for check, wrong in faults.items():
-        assert check in failed(examine(wrong)), check
+        assert check in failed(examine(wrong, images)), check
 
 
 def test_labels_of_images_mined_for_errors_are_no_evidence():

@@ -78,7 +78,7 @@ def test_the_whole_way_from_digits_to_classifiers(
     }
 
     _generated(counterlens)
-    shown = counterlens("cgn", "show", "cgn/seed-0", "--count", "1", "--out", "show", "--quiet")
+    shown = counterlens("cgn", "show", "cgn/seed-0", "--sheets", "1", "--out", "show", "--quiet")
     assert shown.code == 0 and Path("show/images/sheet-0.png").is_file()
 
     gan = counterlens(
@@ -180,7 +180,7 @@ def test_what_does_not_fit_is_refused_in_one_line(
         (["cgn", "train", "coloured", "--mnist", mnist, "--set", "epoch=1"], "epochs"),
         (["cgn", "generate", "nothing"], "holds no generator"),
         (["cgn", "generate", "other/seed-0", "--count", "10"], "at least 100"),
-        (["cgn", "show", "other/seed-0", "--count", "0"], "expected 1 or more"),
+        (["cgn", "show", "other/seed-0", "--sheets", "0"], "expected 1 or more"),
         (["cgn", "evaluate", "wildlife", "--cgn", "other", "--mnist", mnist], "cgn of coloured"),
         (
             ["cgn", "evaluate", "coloured", "--cgn", "other", "--mnist", mnist],

@@ -39,7 +39,7 @@ def write_sheet(
         others: for an adjudicator, what reviewers said of each image.
     """
     cards = []
-    for row, data, said in zip(rows, pictures, others or [()] * len(rows), strict=True):
+    for row, data, verdicts in zip(rows, pictures, others or [()] * len(rows), strict=True):
         cards.append(
             {
                 "id": row["id"],
@@ -49,7 +49,7 @@ def write_sheet(
                 "source": f"data:image/jpeg;base64,{base64.b64encode(data).decode()}",
                 "small": max(row["width"], row["height"]) <= 112,
                 "suggested": list(row.get("suggested", ())),
-                "others": list(said),
+                "others": list(verdicts),
             }
         )
     kind = str(run.manifest.get("kind", "adversarial"))

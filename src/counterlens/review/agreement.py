@@ -52,11 +52,11 @@ def fleiss(counts: Counts, weights: Float64[np.ndarray, "_"] | None = None) -> f
     0.333333
     """
     weight = np.ones(len(counts)) if weights is None else weights
-    said = counts.sum(1)
-    use = (said >= 2) & (weight > 0)
+    given = counts.sum(1)
+    use = (given >= 2) & (weight > 0)
     if not use.any():
         return None
-    n, m, w = counts[use], said[use], weight[use]
+    n, m, w = counts[use], given[use], weight[use]
     per_image = (n * (n - 1)).sum(1) / (m * (m - 1))
     observed = float((w * per_image).sum() / w.sum())
     shares = (w[:, None] * n).sum(0) / (w * m).sum()
@@ -100,12 +100,12 @@ def decisions(
     return {item: _decide(by_item.get(item, []), least) for item in items}
 
 
-def _decide(said: Sequence[Verdict], least: int) -> Decision:
-    verdicts = {v.reviewer: v.verdict for v in said if v.role == "reviewer"}
+def _decide(given: Sequence[Verdict], least: int) -> Decision:
+    verdicts = {v.reviewer: v.verdict for v in given if v.role == "reviewer"}
     people = {same_person(name) for name in verdicts}
     settled = {
         v.reviewer: v.verdict
-        for v in said
+        for v in given
         if v.role == "adjudicator"
         and v.verdict != "unsure"
         and same_person(v.reviewer) not in people
@@ -116,7 +116,7 @@ def _decide(said: Sequence[Verdict], least: int) -> Decision:
     else:
         outcome = words.pop() if words and len(verdicts) >= least else "pending"
     decided = settled if outcome in ("accept", "reject") else {}
-    tags = dict.fromkeys(tag for v in said if v.verdict == "accept" for tag in v.tags)
+    tags = dict.fromkeys(tag for v in given if v.verdict == "accept" for tag in v.tags)
     return Decision(outcome, verdicts, decided, tuple(tags))
 
 
@@ -124,18 +124,18 @@ def agreement(
     items: Sequence[str], latest: Sequence[Verdict], *, seed: int = 0
 ) -> dict[str, Number]:
     """Kappas of all reviewers together and of each pair, with bootstrap intervals over images."""
-    said: dict[str, dict[str, str]] = {}
+    given: dict[str, dict[str, str]] = {}
     for v in latest:
         if v.role == "reviewer":
-            said.setdefault(v.reviewer, {})[v.item] = v.verdict
+            given.setdefault(v.reviewer, {})[v.item] = v.verdict
     counts = np.array(
-        [[sum(s.get(i) == w for s in said.values()) for w in VERDICTS] for i in items], float
+        [[sum(s.get(i) == w for s in given.values()) for w in VERDICTS] for i in items], float
     ).reshape(len(items), len(VERDICTS))
-    numbers = {"review.fleiss": _kappa(counts, f"Fleiss' kappa of {len(said)} reviewers", seed)}
-    people = sorted(said)
+    numbers = {"review.fleiss": _kappa(counts, f"Fleiss' kappa of {len(given)} reviewers", seed)}
+    people = sorted(given)
     for k, one in enumerate(people):
         for two in people[k + 1 :]:
-            numbers[f"review.{one}-{two}.cohen"] = _pair(said[one], said[two], one, two, seed)
+            numbers[f"review.{one}-{two}.cohen"] = _pair(given[one], given[two], one, two, seed)
     return numbers
 
 

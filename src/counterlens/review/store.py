@@ -173,8 +173,8 @@ class Store:
 
     def pending(self, reviewer: str, *, role: str = "reviewer") -> list[str]:
         """Images on which this person has not spoken yet."""
-        said = {v.item for v in self.history() if v.reviewer == reviewer and v.role == role}
-        return [item for item in self.items() if item not in said]
+        judged = {v.item for v in self.history() if v.reviewer == reviewer and v.role == role}
+        return [item for item in self.items() if item not in judged]
 
     def export(self, path: Path) -> int:
         """Write the whole history as JSON lines; returns their number."""
@@ -234,9 +234,9 @@ def same_person(name: str) -> str:
 
 def _refuse_two_roles(base: sqlite3.Connection, rows: Sequence[Verdict]) -> None:
     """Refuse verdicts by which somebody would be reviewer and adjudicator of one image."""
-    asked = "SELECT DISTINCT reviewer FROM verdicts WHERE item = ? AND role != ?"
+    query = "SELECT DISTINCT reviewer FROM verdicts WHERE item = ? AND role != ?"
     for row in rows:
-        others = [same_person(name) for (name,) in base.execute(asked, (row.item, row.role))]
+        others = [same_person(name) for (name,) in base.execute(query, (row.item, row.role))]
         if same_person(row.reviewer) in others:
             raise InputError(
                 f"{row.reviewer} would be both reviewer and adjudicator of {row.item!r}. Someone "

@@ -87,36 +87,42 @@ def test_settings_that_cannot_be_are_refused(changes, said, tmp_path):
         train_cgn("coloured", changes=changes, out=tmp_path / "run", quiet=True)
 
 
-def test_the_learning_rate_of_both_players_falls_over_the_last_part(tmp_path, monkeypatch):
+def test_the_learning_rate_of_both_networks_falls_over_the_last_part(
+    tmp_path, few_digits, monkeypatch
+):
     seen: list[float] = []
     real = cgn_train.fit
 
     def watched(team, batches, **kept):
-        for player in team:
-            step = player.optimizer.step
+        for network in team:
+            step = network.optimizer.step
 
-            def noted(*given, step=step, optimizer=player.optimizer):
+            def noted(*given, step=step, optimizer=network.optimizer):
                 seen.append(optimizer.param_groups[0]["lr"])
                 return step(*given)
 
-            monkeypatch.setattr(player.optimizer, "step", noted)
+            monkeypatch.setattr(network.optimizer, "step", noted)
         return real(team, batches, **kept)
 
     monkeypatch.setattr(cgn_train, "fit", watched)
     monkeypatch.setattr(cgn_train, "LOST", 0)  # such a tiny one would end at half-time
     more = ["epochs=2", "hold=0.5", "lr=0.001"]
-    train_cgn("coloured", changes=[*TINY, *more], out=tmp_path / "run", quiet=True)
+    train_cgn(
+        "coloured", mnist=few_digits, changes=[*TINY, *more], out=tmp_path / "run", quiet=True
+    )
     rates = torch.tensor(seen).view(-1, 2)  # generator, critic
     half, n = len(rates) // 2, len(rates)
     wanted = torch.tensor([0.001 * min(1.0, (n - i) / (n - half)) for i in range(n)])
     torch.testing.assert_close(rates, wanted[:, None].expand(-1, 2))
 
 
-def test_a_levelled_critic_teaches_something_else_and_the_card_says_so(tmp_path):
+def test_a_levelled_critic_teaches_something_else_and_the_card_says_so(tmp_path, few_digits):
     cards, weights = [], []
     for level in ("true", "false"):
         changes = [*TINY, "epochs=1", f"level={level}"]
-        run = train_cgn("coloured", changes=changes, out=tmp_path / level, quiet=True)
+        run = train_cgn(
+            "coloured", mnist=few_digits, changes=changes, out=tmp_path / level, quiet=True
+        )
         weights.append(load_file(run.folder / "seed-0" / "model.safetensors"))
         cards.append(read_json(run.folder / "seed-0" / "card.json")["recipe"]["level"])
     assert cards == [True, False]

@@ -52,8 +52,8 @@ _MAPS = {
 
 def sections(run: Run) -> list[Section]:
     """What the run holds, the answer first."""
-    made = [_table(run), _sizes(run), _masks(run), _pictures(run), _independence(run)]
-    return [section for section in made if section]
+    sections = [_table(run), _sizes(run), _masks(run), _pictures(run), _independence(run)]
+    return [section for section in sections if section]
 
 
 def _table(run: Run) -> Section | None:
@@ -144,11 +144,11 @@ def _masks(run: Run) -> Section | None:
 def _pictures(run: Run) -> Section | None:
     blocks: list[Block] = []
     for row in run.table("gallery"):
-        found = embed(run, row["image"])
-        if found:
+        embedded = embed(run, row["image"])
+        if embedded:
             drawn = "figure" in row["image"]  # sheets of pixels are enlarged, drawings are not
             style = "max-width:100%" if drawn else "width:100%;image-rendering:pixelated"
-            image = f'<img src="{found[0]}" alt="{escape(row["label"])}" style="{style}">'
+            image = f'<img src="{embedded[0]}" alt="{escape(row["label"])}" style="{style}">'
             blocks.append(Figure(str(row["label"]), Markup(image)))
     return Section("pictures", "Pictures", blocks) if blocks else None
 
@@ -157,7 +157,7 @@ def _independence(run: Run) -> Section | None:
     rows = run.table("independence")
     if not rows:
         return None
-    told = Text("χ² tests of the test set's factors: a very small p would say that they depend.")
+    lead = Text("χ² tests of the test set's factors: a very small p would say that they depend.")
     return Section(
-        "independence", "Is the test fair?", [told, *plain_table("independence", rows, drawn=False)]
+        "independence", "Is the test fair?", [lead, *plain_table("independence", rows, drawn=False)]
     )

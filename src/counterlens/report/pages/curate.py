@@ -17,16 +17,16 @@ _HIDDEN = ("image", "row", "sha256", "answers", "counterfactual")
 
 def sections(run: Run) -> list[Section]:
     """The sections for which the run has something to show."""
-    made = [
+    parts = [
         _funnel(run),
         _shortlist(run),
         _rows(run, "suspects", "Labels to doubt", "Every model says something else, and is sure."),
         _rows(run, "proposal", "Proposed classes", "Edit the list, then pass it as --classes."),
         _screens(run),
-        _aside(run),
+        _excluded(run),
         _rows(run, "matching", "Which class is which", ""),
     ]
-    return [section for section in made if section]
+    return [section for section in parts if section]
 
 
 def _funnel(run: Run) -> Section | None:
@@ -55,8 +55,8 @@ def _funnel(run: Run) -> Section | None:
 
 
 def _protocol(run: Run) -> str:
-    told = str(run.manifest.get("protocol", ""))
-    return f"Answers are counted over {told}." if told else ""
+    protocol = str(run.manifest.get("protocol", ""))
+    return f"Answers are counted over {protocol}." if protocol else ""
 
 
 def _shortlist(run: Run) -> Section | None:
@@ -64,12 +64,12 @@ def _shortlist(run: Run) -> Section | None:
     if not rows:
         return None
     blocks: list[Block] = [*galleries(run, ["shortlist"], {"shortlist": "First of the shortlist"})]
-    blocks += plain_table("shortlist", [_told(row) for row in rows], drawn=False)
+    blocks += plain_table("shortlist", [_row(row) for row in rows], drawn=False)
     lead = f"{len(rows):,} images to review: counterlens curate review {run.folder.name}."
     return Section("shortlist", "Shortlist", blocks, lead)
 
 
-def _told(row: Mapping[str, Any]) -> dict[str, Any]:
+def _row(row: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in row.items() if key not in _HIDDEN}
 
 
@@ -78,14 +78,14 @@ def _rows(run: Run, name: str, title: str, lead: str) -> Section | None:
     if not rows:
         return None
     blocks: list[Block] = [*galleries(run, [name], {name: title})]
-    blocks += plain_table(name, [_told(row) for row in rows], drawn=False)
+    blocks += plain_table(name, [_row(row) for row in rows], drawn=False)
     return Section(name, title, blocks, lead)
 
 
 def _screens(run: Run) -> Section | None:
-    found = {key: n for key, n in run.numbers.items() if key.startswith("screen.")}
+    screens = {key: n for key, n in run.numbers.items() if key.startswith("screen.")}
     copies = run.table("copies")
-    blocks: list[Block] = [number_list(found, caption="Screens")] if found else []
+    blocks: list[Block] = [number_list(screens, caption="Screens")] if screens else []
     if copies:
         blocks += plain_table("copies", copies, drawn=False)
     lead = (
@@ -95,7 +95,7 @@ def _screens(run: Run) -> Section | None:
     return Section("screens", "Screens", blocks, lead) if blocks else None
 
 
-def _aside(run: Run) -> Section | None:
+def _excluded(run: Run) -> Section | None:
     counts = run.table("aside_counts")
     if not counts:
         return None

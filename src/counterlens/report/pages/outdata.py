@@ -72,7 +72,7 @@ def _removed(run: Run) -> Section:
 
 def _low_level(run: Run) -> Section:
     numbers = run.numbers
-    blocks: list[Block] = [Text(_told(numbers.get("outdata.all.auroc")))]
+    blocks: list[Block] = [Text(_sentence(numbers.get("outdata.all.auroc")))]
     matrix = number_matrix(
         {k: n for k, n in numbers.items() if k.endswith(".auroc")},
         "outdata",
@@ -80,9 +80,9 @@ def _low_level(run: Run) -> Section:
         subject="Statistics",
     )
     blocks += matrix or ()
-    telling = run.table("telling")
-    if telling:
-        body = [[Cell(str(row["feature"])), _gap(row)] for row in telling]
+    features = run.table("telling")
+    if features:
+        body = [[Cell(str(row["feature"])), _gap(row)] for row in features]
         columns = [
             Column("Statistic"),
             Column("Pool less data, in standard deviations", numeric=True),
@@ -95,7 +95,7 @@ def _low_level(run: Run) -> Section:
     return Section("low-level", "Does the pool give itself away?", blocks, lead, "Low-level traces")
 
 
-def _told(number: Number | None) -> str:
+def _sentence(number: Number | None) -> str:
     if number is None or number.value is None:
         return f"Not measured: {number.reason if number else 'no picture was compared'}."
     value = show(number.value, "share")

@@ -33,8 +33,8 @@ _DIGITS = {"ECE": 2}
 
 def sections(run: Run) -> list[Section]:
     """The table, its sets, what makes each row, and what differs."""
-    rows, made = run.table("table1"), run.table("table1_rows")
-    blocks: list[Block] = [_table(rows, made), *_protocols(rows)]
+    rows, origins = run.table("table1"), run.table("table1_rows")
+    blocks: list[Block] = [_table(rows, origins), *_protocols(rows)]
     lead = (
         "Ours in large with its 95 % interval, the paper's figure in brackets. Ours come from "
         "stored audits; rows without one say so. Arrows: lower is better. AUC, WC-AUC and MMC are "
@@ -42,16 +42,16 @@ def sections(run: Run) -> list[Section]:
         "paper’s over six, with CIFAR-100 and ImageNet− (near, hard) and two noises among them. "
         "Set by set they are below."
     )
-    found = [Section("table1", "Side by side", blocks, lead)]
+    parts = [Section("table1", "Side by side", blocks, lead)]
     sets = run.table("table1_sets")
     if sets:
-        found.append(Section("sets", "Set by set", [_sets(sets)], _SETS))
+        parts.append(Section("sets", "Set by set", [_sets(sets)], _SETS))
     if run.table("table1_pairs"):
-        found.append(_all_pairs(run))
+        parts.append(_all_pairs(run))
     differs = plain_table("differences of protocol", run.table("differences"), drawn=False)
-    found.append(Section("differences", "What differs", differs, _DIFFERS, "Differences"))
-    found.append(Section("rows", "What makes each row", [_rows(made)], _MADE, "Recipes"))
-    return found
+    parts.append(Section("differences", "What differs", differs, _DIFFERS, "Differences"))
+    parts.append(Section("rows", "What makes each row", [_rows(origins)], _ORIGINS, "Recipes"))
+    return parts
 
 
 _SETS = (
@@ -69,16 +69,16 @@ _PAIRS = (
     "audits, whatever was audited again."
 )
 _DIFFERS = "The two sides do not measure the same thing where one of these differs."
-_MADE = (
+_ORIGINS = (
     "Failure cases by the limits in docs/papers/ratio2020.md. The card of a row, with the command "
     "that trains it where its weights are not shipped: counterlens zoo RECIPE. Audit it again: "
     "counterlens reproduce table ratio-table1 --rerun RECIPE[=MODEL]."
 )
 
 
-def _table(rows: Sequence[Mapping[str, Any]], made: Sequence[Mapping[str, Any]]) -> Table:
+def _table(rows: Sequence[Mapping[str, Any]], origins: Sequence[Mapping[str, Any]]) -> Table:
     metrics = list(dict.fromkeys(row["metric"] for row in rows))
-    states = {row["row"]: row["state"] for row in made}
+    states = {row["row"]: row["state"] for row in origins}
     body = []
     for name in dict.fromkeys(row["row"] for row in rows):
         cells = [_cell(row) for row in rows if row["row"] == name]
@@ -171,13 +171,13 @@ def _pair(row: Mapping[str, Any]) -> list[Cell]:
     value, low, high = (100 * row[key] for key in ("value", "low", "high"))
     sure = "beyond chance" if row["beyond_chance"] else ""
     tones: dict[str, Tone] = {"reproduced": "good", "reversed": "bad"}
-    said = Cell("", sub=sure, badge=Badge(row["verdict"], tones.get(row["verdict"], "")))
+    state = Cell("", sub=sure, badge=Badge(row["verdict"], tones.get(row["verdict"], "")))
     attack = ", ".join(filter(None, (row["attack"] or "", row["trust"] or "")))
     return [
         *start,
         Cell(f"{value:+.1f}", f"[{low:+.1f}, {high:+.1f}]", value),
         Cell(f"{row['n']:,}", sort=row["n"]),
-        said,
+        state,
         Cell(attack),
     ]
 
@@ -186,14 +186,14 @@ def _rows(rows: Sequence[Mapping[str, Any]]) -> Table:
     body = []
     for row in rows:
         failed = row["failures"]
-        said = Cell("–", tone="muted")
+        state = Cell("–", tone="muted")
         if failed is not None:
             badge = Badge(f"{len(failed)}", "bad") if failed else Badge("none", "good")
-            told = "".join(f"Not judged: {text}." for text in row["unjudged"])
-            said = Cell("", sub="; ".join(failed), badge=badge, more=told)
+            unjudged = "".join(f"Not judged: {text}." for text in row["unjudged"])
+            state = Cell("", sub="; ".join(failed), badge=badge, more=unjudged)
         took = f"{row['minutes']:g} min on {row['device']}" if row["minutes"] is not None else "–"
         took = f"{row['epochs']} epochs, {took}" if row["epochs"] is not None else took
         cells = [str(row["row"]), str(row["recipe"] or "–"), str(row["state"]), took]
-        body.append([*(Cell(text) for text in cells), said])
+        body.append([*(Cell(text) for text in cells), state])
     names = ("Model", "Recipe", "State", "Training", "Failure cases")
     return Table("What makes each row", [Column(n) for n in names], body, stack=True, quiet=True)

@@ -53,13 +53,13 @@ def sections(run: Run) -> list[Section]:
     shown = [figure for figure in figures if figure]
     if shown:
         blocks.append(Row(shown))
-    made = [Section("health", "Health", blocks, _LEAD)]
+    parts = [Section("health", "Health", blocks, _LEAD)]
     costs = _costs(rows)
     if costs:
-        made.append(Section("losses", "Losses and pace", [Row(costs, small=True)]))
+        parts.append(Section("losses", "Losses and pace", [Row(costs, small=True)]))
     table = plain_table("epochs", rows, drawn=False)
-    made.append(Section("epochs", "Every epoch", table))
-    return made
+    parts.append(Section("epochs", "Every epoch", table))
+    return parts
 
 
 _LEAD = (
@@ -90,10 +90,10 @@ def _read(line: str) -> tuple[str, str, str]:
     >>> _read("epoch 5: it is 0.3 low. Use more steps: --set near.steps=9")
     ('5', 'it is 0.3 low.', 'Use more steps: --set near.steps=9')
     """
-    found = re.fullmatch(r"(?:epoch (\d+): )?(.*?[^\d]\.|.*?\.(?=\s))\s+([A-Z].*)", line, re.DOTALL)
-    if not found:
+    match = re.fullmatch(r"(?:epoch (\d+): )?(.*?[^\d]\.|.*?\.(?=\s))\s+([A-Z].*)", line, re.DOTALL)
+    if not match:
         return "", line, ""
-    return found[1] or "", found[2], found[3]
+    return match[1] or "", match[2], match[3]
 
 
 def _figure(

@@ -320,7 +320,7 @@ def _figures(
 ) -> None:
     device, tsne = test.x.device, options.tsne
     nets = {t.arm: single(t.net, t.place).to(device) for t in trained if t.seed == 0}
-    gallery = [figures.heat_figure(run, nets, test)]
+    gallery = [figures.map_figure(run, nets, test)]
     dots = [(row["intact"], row["test"]) for row in rows if row["arm"] == "cgn"]
     dots = [dot for dot in dots if dot[0] is not None]  # unknown of imported ones
     if dots:

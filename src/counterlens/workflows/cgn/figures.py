@@ -22,7 +22,7 @@ from counterlens.workflows.cgn.measure import LAYER, Test, as_classifier
 SHOWN = 8
 
 
-def heat_figure(run: Run, nets: Mapping[str, DigitNet], test: Test) -> dict[str, Any]:
+def map_figure(run: Run, nets: Mapping[str, DigitNet], test: Test) -> dict[str, Any]:
     """A row per classifier: where it looks on the same test pictures (figure 4)."""
     x = test.x[:SHOWN].float() / 255
     masks = test.split.masks[:SHOWN].float()[:, None].expand(-1, 3, -1, -1)
@@ -32,9 +32,9 @@ def heat_figure(run: Run, nets: Mapping[str, DigitNet], test: Test) -> dict[str,
     ]
     for name, net in nets.items():
         classifier = as_classifier(net, name).to(x.device).eval()
-        said = classifier(x).argmax(1)
-        shown = overlay(x, class_cam(classifier, x, said, layer=LAYER).picture).cpu()
-        rows.append([Panel(one, str(int(s))) for one, s in zip(shown, said, strict=True)])
+        predicted = classifier(x).argmax(1)
+        shown = overlay(x, class_cam(classifier, x, predicted, layer=LAYER).picture).cpu()
+        rows.append([Panel(one, str(int(s))) for one, s in zip(shown, predicted, strict=True)])
     path = save_figure(
         run, "figure-heat", rows, sides=["picture", "digit", *nets], title="Where each one looks"
     )

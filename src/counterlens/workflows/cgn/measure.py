@@ -79,8 +79,8 @@ def measured(values: Bool[Tensor, "n"] | Float[Tensor, "n"]) -> Measured:
 
 def flips(net: DigitNet, test: Test) -> dict[str, Bool[Tensor, "n s"]]:
     """Which answers of each network a change of one factor alone flips."""
-    said = answers(net, test.x)
-    return {factor: answers(net, x) != said for factor, x in test.changed.items()}
+    predicted = answers(net, test.x)
+    return {factor: answers(net, x) != predicted for factor, x in test.changed.items()}
 
 
 def as_classifier(net: DigitNet, name: str) -> Classifier:
@@ -106,11 +106,11 @@ def overlap(
     for start in range(0, len(masks), batch):
         x = test.x[start : start + batch].float()[: len(masks) - start] / 255
         with torch.no_grad():
-            said = classifier(x).argmax(1)
-        heat = class_cam(classifier, x, said, layer=LAYER).picture
+            predicted = classifier(x).argmax(1)
+        cam = class_cam(classifier, x, predicted, layer=LAYER).picture
         mask = masks[start : start + batch]
-        both.append(mean_iou(heat, mask))
-        alone.append(iou(heat, mask))
+        both.append(mean_iou(cam, mask))
+        alone.append(iou(cam, mask))
     return torch.cat(both).cpu(), torch.cat(alone).cpu()
 
 

@@ -29,7 +29,7 @@ from counterlens.workflows.cgn.masks import BORDER
 from counterlens.workflows.cgn.settings import CgnRecipe
 from counterlens.workflows.cgn.stack import Shuffled, seeded, unit_range
 
-KEPT_GRAMS = 24 * 2**30  # bytes
+MOST_GRAMS = 24 * 2**30  # bytes
 CHUNK = 2000
 PRECISIONS = ("auto", "fp32", "tf32", "mixed", "bf16")
 
@@ -108,7 +108,7 @@ def known_grams(
         return None
     first = grams(unit_range(x[:1]), features, weights)
     size = len(x) * sum(one.numel() * one.element_size() for one in first)
-    if recipe.keep_grams == "auto" and (not x.is_cuda or size > KEPT_GRAMS):
+    if recipe.keep_grams == "auto" and (not x.is_cuda or size > MOST_GRAMS):
         return None
     known = [one.new_empty(len(x), *one.shape[1:]) for one in first]
     for start in range(0, len(x), CHUNK):

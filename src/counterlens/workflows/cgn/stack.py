@@ -121,11 +121,11 @@ def train_stack(
         checkpoint_minutes=2.0,
     )
     trainable = Trainable(net, nll_terms, _optimizer(net, quick))
-    progress, kept = fit(trainable, batches, plan=plan, folder=folder, log=log)
+    progress, networks = fit(trainable, batches, plan=plan, folder=folder, log=log)
     if not progress.done:
         progress.resend()
         raise InputError("stopped before the end; what was done is stored: repeat with --resume.")
-    trained = kept[0]
+    trained = networks[0]
     assert isinstance(trained, DigitNet)
     return trained.requires_grad_(False)
 

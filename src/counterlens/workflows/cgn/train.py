@@ -236,8 +236,8 @@ def _fit(
     began = time.monotonic()
 
     def judge(mixed: nn.Module, step: int) -> dict[str, float]:
-        kept: Any = mixed.net
-        nets, seconds = (net, kept), time.monotonic() - began
+        final: Any = mixed.net
+        nets, seconds = (net, final), time.monotonic() - began
         return _judge(job, number, team, step // order.per_epoch, nets, healths, seconds)
 
     level = level_of(job.x, job.y) if recipe.level else None
@@ -255,12 +255,12 @@ def _fit(
     if not progress.done:
         progress.resend()
         raise InputError(f"stopped before the end: repeat with --resume ({job.run.folder}).")
-    kept: Any = trained[0]
-    if isinstance(kept, CGN) and not healths:  # continued after its last epoch
-        healths.append(_examined(job, kept))
+    final: Any = trained[0]
+    if isinstance(final, CGN) and not healths:  # continued after its last epoch
+        healths.append(_examined(job, final))
     job.run.write_table(f"epochs_round_{number + 1}", progress.rows)
-    assert isinstance(kept, CGN | DCGAN)
-    return kept
+    assert isinstance(final, CGN | DCGAN)
+    return final
 
 
 def _judge(
@@ -277,21 +277,21 @@ def _judge(
     Args:
         nets: as they are trained, and as they would be kept.
     """
-    live, kept = nets
-    assert isinstance(kept, CGN | DCGAN)
+    live, final = nets
+    assert isinstance(final, CGN | DCGAN)
     title = f"seed {team[0][0]}, epoch {epoch}"
-    save_sheet(job.run, f"round-{number + 1}-epoch-{epoch:02d}", kept, title)
+    save_sheet(job.run, f"round-{number + 1}-epoch-{epoch:02d}", final, title)
     facts: dict[str, float] = {}
     intact = torch.full((len(team),), CLASSES)
-    if isinstance(kept, CGN):
-        healths.append(_examined(job, kept))
+    if isinstance(final, CGN):
+        healths.append(_examined(job, final))
         intact = healths[-1].intact.sum(1)
         facts = {"intact": intact.float().mean().item(), "whole": float((intact == 10).sum())}
-        if kept is not live and isinstance(live, CGN):  # as it is without the average
+        if final is not live and isinstance(live, CGN):  # as it is without the average
             facts["unaveraged"] = _examined(job, live.eval()).intact.sum(1).float().mean().item()
     last, every = job.recipe.epochs, job.recipe.keep_every
     if every and epoch % every == 0 and epoch < last:
-        _keep_unfinished(job, kept, team, intact.tolist(), epoch, seconds)
+        _keep_unfinished(job, final, team, intact.tolist(), epoch, seconds)
     if last / 2 <= epoch < last and int(intact.max()) < LOST:
         raise _Lost
     return facts

@@ -54,13 +54,13 @@ class Probes:
         >>> Probes(0.0, 0.0, 0.9, 0.8).tags
         ('background', 'over-generalisation')
         """
-        found = (
+        signs = (
             ("texture", self.shuffled >= TEXTURED),
             ("background", self.border is not None and self.border >= BORDER),
             ("over-generalisation", self.moved == 0 and self.confidence >= SURE),
             ("fickleness", self.moved >= FICKLE),
         )
-        return tuple(tag for tag, here in found if here)
+        return tuple(tag for tag, here in signs if here)
 
 
 def probe(classifier: Classifier, images: ImageSet, rows: Sequence[int]) -> list[Probes]:
@@ -117,11 +117,11 @@ def _shuffle(seed: int) -> Variant:
 def _border(classifier: Classifier, x: Images, answer: Tensor) -> Float[Tensor, "b"] | None:
     """Share of the evidence for the answer outside the central 60 % × 60 % of the picture."""
     try:
-        heat = class_cam(classifier, x, answer).picture.cpu()
+        cam = class_cam(classifier, x, answer).picture.cpu()
     except InputError:  # a network without a grid over the picture
         return None
-    height, width = heat.shape[1:]
+    height, width = cam.shape[1:]
     top, left = round(0.2 * height), round(0.2 * width)
-    inner = heat[:, top : height - top, left : width - left].sum((1, 2))
-    total = heat.sum((1, 2))
+    inner = cam[:, top : height - top, left : width - left].sum((1, 2))
+    total = cam.sum((1, 2))
     return torch.where(total > 0, 1 - inner / total.clamp_min(1e-12), torch.zeros_like(total))

@@ -41,38 +41,39 @@ def accepted(run: Run, *, unreviewed: bool, least: int) -> Accepted:
             f"{run.folder} --reviewer NAME, or freeze the whole shortlist with --unreviewed."
         )
     ids = [row["id"] for row in rows]
-    made = decisions(ids, latest, least=least)
+    decided = decisions(ids, latest, least=least)
     every = [
-        {**row, "tags": list(made[row["id"]].tags), **_review(made[row["id"]])} for row in rows
+        {**row, "tags": list(decided[row["id"]].tags), **_review(decided[row["id"]])}
+        for row in rows
     ]
     if not latest:
         summary = "no person has looked at these images"
         return Accepted(every, {"reviewed": False, "summary": summary}, {})
     frozen = every if unreviewed else [row for row in every if row["outcome"] == "accept"]
-    card = _facts(made, least, unreviewed)
+    card = _facts(decided, least, unreviewed)
     return Accepted(frozen, card, agreement(ids, latest))
 
 
 def _review(decision: Decision) -> dict[str, Any]:
     """The review of one image: who gave which verdict, and who settled it."""
-    said = {
+    names = {
         word: sorted(name for name, given in decision.verdicts.items() if given == word)
         for word in ("accept", "reject", "unsure")
     }
     return {
         "outcome": decision.outcome,
-        "accepted_by": said["accept"],
-        "rejected_by": said["reject"],
-        "unsure": said["unsure"],
+        "accepted_by": names["accept"],
+        "rejected_by": names["reject"],
+        "unsure": names["unsure"],
         "adjudicated_by": sorted(decision.adjudicated),
     }
 
 
-def _facts(made: Mapping[str, Decision], least: int, unreviewed: bool) -> dict[str, Any]:
+def _facts(decided: Mapping[str, Decision], least: int, unreviewed: bool) -> dict[str, Any]:
     """What the card says of the review."""
-    every = list(made.values())
-    kept = [d for d in every if d.outcome == "accept"]
-    adjudicated = [d for d in kept if d.adjudicated]
+    every = list(decided.values())
+    agreed = [d for d in every if d.outcome == "accept"]
+    adjudicated = [d for d in agreed if d.adjudicated]
     facts: dict[str, Any] = {
         "reviewed": not unreviewed,
         "reviewers": _people(d.verdicts for d in every),
@@ -80,13 +81,13 @@ def _facts(made: Mapping[str, Decision], least: int, unreviewed: bool) -> dict[s
         "least_reviewers": least,
         "outcomes": _ordered(Counter(d.outcome for d in every)),
         "accepted": {
-            "by_all_reviewers": len(kept) - len(adjudicated),
+            "by_all_reviewers": len(agreed) - len(adjudicated),
             "by_adjudicator": len(adjudicated),
             "by_adjudicator_though_rejected": sum(
                 "reject" in d.verdicts.values() for d in adjudicated
             ),
         },
-        "judged_by": dict(sorted(Counter(str(len(d.verdicts)) for d in kept).items())),
+        "judged_by": dict(sorted(Counter(str(len(d.verdicts)) for d in agreed).items())),
     }
     return {**facts, "summary": _summary(facts, len(every), unreviewed)}
 

@@ -27,7 +27,7 @@ from counterlens.workflows._shared.options import takes
 from counterlens.workflows._shared.result import Result
 from counterlens.workflows._shared.session import Log, logger, running
 from counterlens.workflows.curate.options import OutdataOptions
-from counterlens.workflows.curate.outdata_files import show_removed, write_kept
+from counterlens.workflows.curate.outdata_files import show_removed, write_remaining
 from counterlens.workflows.curate.outdata_rules import (
     COPY,
     Removal,
@@ -76,7 +76,7 @@ def outdata(inside: str, pool: str, options: OutdataOptions) -> Result:
         show_removed(run, own, others, removed)
         run.add_numbers(_counts(removed, len(others)))
         _low_level(run, own, remaining, classifier, options.seed)
-        run.note(kept=write_kept(run.folder, remaining))
+        run.note(kept=write_remaining(run.folder, remaining))
     log(f'train with it: counterlens train RECIPE --out-data "{run.manifest["kept"]}"')
     return Result(run)
 

@@ -16,23 +16,23 @@ from counterlens.workflows.curate.outdata_rules import REASONS, Removal
 _SHOWN, _SIDE = 12, 112
 
 
-def write_kept(folder: Path, kept: ImageSet) -> str:
+def write_remaining(folder: Path, remaining: ImageSet) -> str:
     """Write the pictures that stay as a set and give its spec.
 
     Files stay where they are and are listed in kept.jsonl; other pictures are packed into
     kept.npz, encoded as they were.
     """
-    classes = list(kept.classes) or ["unknown"]
-    labels = kept.labels.tolist()
-    facts = stated(kept)
-    places = _files(kept)
+    classes = list(remaining.classes) or ["unknown"]
+    labels = remaining.labels.tolist()
+    facts = stated(remaining)
+    places = _files(remaining)
     if places is not None:
         lines = [
             json_line(
                 {
                     "path": str(path),
                     "label": classes[k] if k >= 0 else None,
-                    "id": kept.ids[i],
+                    "id": remaining.ids[i],
                     **{fact: texts[i] for fact, texts in facts.items()},
                 }
             )
@@ -40,16 +40,16 @@ def write_kept(folder: Path, kept: ImageSet) -> str:
         ]
         write_text(folder / "kept.jsonl", "".join(line + "\n" for line in lines))
         return str(folder / "kept.jsonl")
-    data = [encoded(kept.read, i) for i in range(len(kept))]
+    data = [encoded(remaining.read, i) for i in range(len(remaining))]
     columns = {fact: texts.astype(str) for fact, texts in facts.items()}
-    ids = np.array(list(kept.ids))
+    ids = np.array(list(remaining.ids))
     write_encoded(folder / "kept.npz", data, labels, classes, ids=ids, **columns)
     return f"pack:{folder / 'kept.npz'}"
 
 
-def _files(kept: ImageSet) -> list[Path] | None:
+def _files(remaining: ImageSet) -> list[Path] | None:
     """The files of a set that lies in files, by their full paths."""
-    read = kept.read
+    read = remaining.read
     if isinstance(read, ReadFiles):
         return [(read.root / file).resolve() for file in read.files]
     if isinstance(read, ReadRows) and isinstance(read.base, ReadFiles):
@@ -69,9 +69,9 @@ def show_removed(run: Run, own: ImageSet, others: ImageSet, removed: Mapping[int
             shown = [others.read(i)] if why.own is None else [others.read(i), own.read(why.own)]
             sheet = tile([resize(p, (_SIDE, _SIDE), "bicubic") for p in shown], columns=len(shown))
             write_png(run.path("images", name), sheet)
-            told = others.classes[others.labels[i]] if others.labels[i] >= 0 else others.ids[i]
+            label = others.classes[others.labels[i]] if others.labels[i] >= 0 else others.ids[i]
             rows.append(
-                {"group": reason, "image": f"images/{name}", "id": why.detail, "label": told}
+                {"group": reason, "image": f"images/{name}", "id": why.detail, "label": label}
             )
     run.write_table("gallery", rows)
 

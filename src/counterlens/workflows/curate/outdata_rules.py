@@ -93,22 +93,22 @@ def alike(
     limit = float(np.quantile(between, 1 - typical))
     place, cosine = nearest(outside, inside)
     close = cosine >= limit
-    kept = {others.classes.index(name) for name in keep}
+    exempt = {others.classes.index(name) for name in keep}
     labels = others.labels.tolist()
-    found = {}
+    removals = {}
     whole = _whole_classes(labels, close, [int(own.labels[p]) for p in place])
     for i, k in enumerate(labels):
-        if k in kept:
+        if k in exempt:
             continue
         name = own.classes[own.labels[place[i]]]
         if k in whole:
             share, shown = whole[k]
             detail = f"{own.classes[shown]}: {share:.0%} of the class looks like it"
-            found[i] = Removal(ALIKE_CLASS, int(place[i]), detail, -float(cosine[i]))
+            removals[i] = Removal(ALIKE_CLASS, int(place[i]), detail, -float(cosine[i]))
         elif close[i]:
             detail = f"{name}: picture at cosine {cosine[i]:.3f}, limit {limit:.3f}"
-            found[i] = Removal(ALIKE, int(place[i]), detail, -float(cosine[i]))
-    return found
+            removals[i] = Removal(ALIKE, int(place[i]), detail, -float(cosine[i]))
+    return removals
 
 
 def _own_cosines(rows: Embeddings) -> Float32[np.ndarray, "_"]:

@@ -238,7 +238,7 @@ def _describe(job: _Mining, kind: str) -> None:
         notes={"pool": list(images.notes)} if images.notes else {},
     )
     columns = [list(c) for c in frame.columns]
-    facts = {"classes": list(frame.classes), "columns": columns, "told": frame.description}
+    facts = {"classes": list(frame.classes), "columns": columns, "description": frame.description}
     write_json(run.path("tables", "classes.json"), facts)
 
 

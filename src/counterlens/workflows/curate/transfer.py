@@ -72,8 +72,8 @@ class Answering:
 
         def work(start: int, stop: int) -> Columns:
             part = subset(self.images, np.arange(start, stop))
-            found = predict(classifier, part, progress=False)
-            return {"logits": metrics.restrict(found.logits, self.columns).numpy()}
+            predicted = predict(classifier, part, progress=False)
+            return {"logits": metrics.restrict(predicted.logits, self.columns).numpy()}
 
         return work
 
@@ -104,12 +104,12 @@ def adversarial_numbers(
     }
     other = partners(target.pool.labels, target.chosen, seed)
     paired = np.flatnonzero(other >= 0)
-    told = (
+    protocol = (
         f"accuracy on the frozen image less that on another random image of its class; "
         f"{len(paired)} of {len(chosen)} images have one in the pool; Newcombe paired interval"
     )
     if not len(paired):
-        out[f"{key}.fall"] = Number.missing("no class has two images", told)
+        out[f"{key}.fall"] = Number.missing("no class has two images", protocol)
         return out
     ours = right[chosen[paired]]
     theirs = right[torch.from_numpy(other[paired])]
@@ -121,7 +121,7 @@ def adversarial_numbers(
     )
     gap = (ours.double() - theirs.double()).mean().item()
     ends = newcombe_paired(*pair_counts(ours, theirs))
-    out[f"{key}.fall"] = Number(gap, len(paired), *ends, told)
+    out[f"{key}.fall"] = Number(gap, len(paired), *ends, protocol)
     measured = metrics.classification_numbers(
         logits[chosen], labels[chosen], protocol=text, seed=seed
     )

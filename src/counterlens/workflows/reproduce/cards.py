@@ -11,7 +11,7 @@ from counterlens.runs import Number, Run
 from counterlens.runs.keys import meaning
 
 SEEN, NOISE, UNSEEN = "seen", "noise", "unseen"
-KEPT = (
+REPORTED = (
     "accuracy.top1",
     "robust.accuracy",
     "calibration.ece",
@@ -51,14 +51,14 @@ def with_audit(
     if unknown:
         raise InputError(f"the audit has no set {unknown[0]!r}, it has {', '.join(names)}.")
     kinds = {name: set_kind(name, spec, seen) for name, spec in names.items()}
-    numbers = {key: _brief(n) for key, n in run.numbers.items() if _kept(key)}
-    heat = numbers.get("calibration.temperature")
+    numbers = {key: _brief(n) for key, n in run.numbers.items() if _reported(key)}
+    fitted = numbers.get("calibration.temperature")
     more = also or {}
     if more and more["weights_sha256"] != card["weights_sha256"]:
         raise InputError(f"the added numbers are of other weights than those of {card['name']}.")
     return {
         **card,
-        "temperature": heat.value if heat and heat.value is not None else 1.0,
+        "temperature": fitted.value if fitted and fitted.value is not None else 1.0,
         "numbers": more.get("numbers", {}) | {k: n.to_json() for k, n in numbers.items()},
         "audit": {
             "date": str(manifest["started"])[:10],
@@ -77,9 +77,9 @@ def with_audit(
     }
 
 
-def _kept(key: str) -> bool:
+def _reported(key: str) -> bool:
     m = meaning(key)
-    return f"{m.area}.{m.metric}" in KEPT
+    return f"{m.area}.{m.metric}" in REPORTED
 
 
 def set_kind(name: str, spec: str, seen: Sequence[str]) -> str:
@@ -93,8 +93,8 @@ def _brief(number: Number) -> Number:
     """Without the flags behind a verdict: the run has them."""
     if number.trust is None:
         return number
-    told = {key: number.trust[key] for key in ("verdict", "reasons") if key in number.trust}
-    return replace(number, trust=told)
+    verdict = {key: number.trust[key] for key in ("verdict", "reasons") if key in number.trust}
+    return replace(number, trust=verdict)
 
 
 def check_weights(run: Run, folder: Path) -> None:
@@ -103,9 +103,9 @@ def check_weights(run: Run, folder: Path) -> None:
     from counterlens.models.weights import weights_hash
 
     expected = weights_hash(checkpoint.load(folder))
-    found = run.manifest.get("weights_hash")
-    if found != expected:
+    audited = run.manifest.get("weights_hash")
+    if audited != expected:
         raise InputError(
-            f"{run.folder} audited other weights ({str(found)[:12]}…) than {folder} holds "
+            f"{run.folder} audited other weights ({str(audited)[:12]}…) than {folder} holds "
             f"({expected[:12]}…). Audit that folder: counterlens audit {folder} DATA …"
         )

@@ -88,7 +88,7 @@ def figure13(options: GradientFigureOptions) -> Result:
 def _given(net: Classifier, images: ImageSet, masks: ReadMask, count: int, seed: int) -> Objects:
     """Pictures of a set at random, with their masks at the classifier's size."""
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed)).tolist()
-    ids, xs, kept, classes = [], [], [], []
+    ids, xs, inside, classes = [], [], [], []
     for i in order:
         marked = masks(i)
         if marked is None:
@@ -99,7 +99,7 @@ def _given(net: Classifier, images: ImageSet, masks: ReadMask, count: int, seed:
             continue
         ids.append(str(images.ids[i]))
         xs.append(prepare(images.read(i), net.preprocess))
-        kept.append(mask)
+        inside.append(mask)
         known = int(images.labels[i])
         classes.append(class_named(net.classes, images.classes[known]) if known >= 0 else -1)
         if len(ids) == count:
@@ -109,7 +109,7 @@ def _given(net: Classifier, images: ImageSet, masks: ReadMask, count: int, seed:
     x = torch.from_numpy(np.stack(xs)).float() / 255
     answers = torch.cat([confidences(net, part) for part in torch.split(x, 32)]).argmax(1).tolist()
     chosen = tuple(k if k >= 0 else answer for k, answer in zip(classes, answers, strict=True))
-    return Objects(tuple(ids), x, torch.from_numpy(np.stack(kept)), chosen)
+    return Objects(tuple(ids), x, torch.from_numpy(np.stack(inside)), chosen)
 
 
 @torch.no_grad()
@@ -121,7 +121,7 @@ def _drawn(net: Classifier, generator: str | None, count: int, seed: int, log: L
     words = [captions.word(net.classes[k]) for k in classes]
     prompts = [captions.prompt(word) for word in words]
     log(f"{count} pictures drawn by {model.name}")
-    xs, kept = [], []
+    xs, inside = [], []
     for a in range(0, count, 16):
         part = prompts[a : a + 16]
         seeds = torch.tensor([seed_of("gradient", seed, a + i) for i in range(len(part))])
@@ -134,9 +134,9 @@ def _drawn(net: Classifier, generator: str | None, count: int, seed: int, log: L
         )
         x = model.decode(end.originals[-1]).cpu()
         xs.append(x)
-        kept.append(attention_masks.soft_map(attended, x.shape[-1])[:, 0] > attention_masks.SHOWN)
+        inside.append(attention_masks.soft_map(attended, x.shape[-1])[:, 0] > attention_masks.SHOWN)
     ids = tuple(f"{word} {i}" for i, word in enumerate(words))
-    return Objects(ids, torch.cat(xs), torch.cat(kept).cpu(), tuple(classes))
+    return Objects(ids, torch.cat(xs), torch.cat(inside).cpu(), tuple(classes))
 
 
 def _arm(net: Classifier, objects: Objects, name: str, seed: int, log: Log) -> Gradients:

@@ -21,13 +21,13 @@ def counts(pairs: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
     Args:
         pairs: `column`, `verdict` and, where there is an interval, `beyond_chance`.
     """
-    found = {}
+    out = {}
     for column in (*COLUMNS, TOTAL):
         some = [row for row in pairs if column in (TOTAL, row["column"])]
-        told = {word: sum(row["verdict"] == word for row in some) for word in VERDICTS}
+        verdicts = {word: sum(row["verdict"] == word for row in some) for word in VERDICTS}
         for word in (REPRODUCED, REVERSED):
-            told[f"{word} beyond chance"] = sum(
+            verdicts[f"{word} beyond chance"] = sum(
                 row["verdict"] == word and bool(row["beyond_chance"]) for row in some
             )
-        found[column] = {"pairs": len(some), **told}
-    return found
+        out[column] = {"pairs": len(some), **verdicts}
+    return out

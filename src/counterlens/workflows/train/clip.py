@@ -62,8 +62,8 @@ def train_clip(data: Sequence[str], options: ClipOptions) -> Result:
     job = _Job(run, recipe, images.to(device), options.seed, options.max_minutes, logger(options))
     every = [text for row in images.texts for text in row]
     tokenizer = make_tokenizer(every, merges=recipe.merges, tokens=recipe.tokens)
-    progress, kept, words = _fit(job, tokenizer, device)
-    card = _export(job, kept, tokenizer, words, progress)
+    progress, trained, words = _fit(job, tokenizer, device)
+    card = _export(job, trained, tokenizer, words, progress)
     if options.test is not None:
         _test(job, card, options.test, device)
     if progress.done:
@@ -82,11 +82,11 @@ class _Job:
 
 
 def _export(
-    job: _Job, kept: Pair, tokenizer: Any, words: Int[Tensor, "k t"], progress: Progress
+    job: _Job, trained: Pair, tokenizer: Any, words: Int[Tensor, "k t"], progress: Progress
 ) -> dict[str, Any]:
     """Write RUN/model with its card, and the held-out number."""
     recipe, images = job.recipe, job.images
-    hits, n = int(_right(kept, images, words).sum()), len(images.held)
+    hits, n = int(_right(trained, images, words).sum()), len(images.held)
     protocol = f"zero-shot accuracy on {n} held-out training pictures"
     number = Number(hits / n, n, *wilson(hits, n), protocol)
     training = {"seed": job.seed, "updates": progress.step, "finished": progress.done,
@@ -95,7 +95,7 @@ def _export(
     card = {"name": recipe.name, "kind": "image-text pair", "classes": list(images.classes),
             "recipe": as_dict(recipe), "data": images.facts, "training": training,
             "numbers": {"zero_shot": number.to_json()}}  # fmt: skip
-    save_pair(kept, tokenizer, job.run.folder / "model", card=card)
+    save_pair(trained, tokenizer, job.run.folder / "model", card=card)
     job.run.add_numbers({"held_out.zero_shot": number})
     job.log(f"{protocol}: {hits / n:.4f}")
     return card
@@ -146,15 +146,15 @@ def _fit(
         pair.parameters(), lr=recipe.lr, weight_decay=recipe.weight_decay, fused=cuda
     )
 
-    def judge(kept: nn.Module, step: int) -> dict[str, float]:
-        return {"held_out.zero_shot": _right(kept, images, words).float().mean().item()}
+    def judge(trained: nn.Module, step: int) -> dict[str, float]:
+        return {"held_out.zero_shot": _right(trained, images, words).float().mean().item()}
 
-    progress, kept = fit(
+    progress, trained = fit(
         Trainable(pair, contrastive, optimizer), _batches(images, ids, recipe, generator),
         plan=plan, generator=generator, folder=job.run.folder / "state", judge=judge, log=job.log,
     )  # fmt: skip
     job.run.write_table("epochs", progress.rows)
-    result = kept[0]
+    result = trained[0]
     assert isinstance(result, Pair)
     return progress, result, words
 

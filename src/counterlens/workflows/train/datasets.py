@@ -96,8 +96,8 @@ def hold_out(images: ImageSet, count: int, rule: str = "hash") -> tuple[Tensor, 
     digests = [hashlib.sha256(str(i).encode()).digest() for i in images.ids]
     order = sorted(range(len(images)), key=digests.__getitem__)
     held = torch.tensor(sorted(order[:count]), dtype=torch.long)
-    kept = torch.tensor(sorted(order[count:]), dtype=torch.long)
-    return kept, held
+    chosen = torch.tensor(sorted(order[count:]), dtype=torch.long)
+    return chosen, held
 
 
 @dataclass
@@ -131,13 +131,13 @@ class Sets:
         count = recipe.held_out
         if not 1 < count < len(images):
             raise InputError(f"held_out is {count}, expected 2 … {len(images) - 1} of {data}.")
-        kept, held = hold_out(images, count, recipe.held_out_rule)
+        chosen, held = hold_out(images, count, recipe.held_out_rule)
         labels = torch.from_numpy(images.labels)
         facts: dict[str, Any] = {
-            "in": {"name": name_of(data), "n": len(kept), "fingerprint": images.fingerprint},
+            "in": {"name": name_of(data), "n": len(chosen), "fingerprint": images.fingerprint},
             "held_out": {"n": len(held), "rule": recipe.held_out_rule},
         }
-        x, held_x = _parts(images, kept, held, recipe, cache)
+        x, held_x = _parts(images, chosen, held, recipe, cache)
         out, held_outside = None, None
         if out_data is not None:
             pool = open_set(out_data)
@@ -150,7 +150,9 @@ class Sets:
                 "n": len(rest),
                 "fingerprint": pool.fingerprint,
             }
-        return cls(x, labels[kept], held_x, labels[held], out, held_outside, images.classes, facts)
+        return cls(
+            x, labels[chosen], held_x, labels[held], out, held_outside, images.classes, facts
+        )
 
     def to(self, device: torch.device) -> "Sets":
         """Move everything that is held to the device that trains."""
@@ -174,7 +176,7 @@ def check_labels(images: ImageSet) -> None:
 
 
 def _parts(
-    images: ImageSet, kept: Tensor, held: Tensor, recipe: Recipe, cache: Path
+    images: ImageSet, chosen: Tensor, held: Tensor, recipe: Recipe, cache: Path
 ) -> tuple[Tensor | ImageSet, Tensor]:
     """The training images, held or to be streamed, and the held-out ones at the final size."""
     stored = recipe.stored or recipe.size
@@ -184,8 +186,8 @@ def _parts(
         streamed = len(images) * 3 * stored**2 > IN_MEMORY
     held_x = decoded(subset(images, held.numpy()), exact, cache=cache)
     if streamed:
-        return subset(images, kept.numpy()), held_x
-    return decoded(images, wide, cache=cache)[kept], held_x
+        return subset(images, chosen.numpy()), held_x
+    return decoded(images, wide, cache=cache)[chosen], held_x
 
 
 class Batches:

@@ -166,22 +166,22 @@ def _first(job: _Job, model: LatentDiffusion, images: Captioned) -> Autoencoder 
     batches = PixelBatches(images, recipe.batch, model.shape, generator, crop=crop)
 
     @torch.no_grad()
-    def judge(kept: nn.Module, step: int) -> dict[str, float]:
+    def judge(trained: nn.Module, step: int) -> dict[str, float]:
         rebuilt, wanted = [], []
         for part in torch.split(images.held, 500):
             x = part.float() / 127.5 - 1
             noise = torch.zeros(len(x), *model.shape, device=x.device)
-            rebuilt.append(kept(x, noise)[0].clamp(-1, 1) / 2 + 0.5)
+            rebuilt.append(trained(x, noise)[0].clamp(-1, 1) / 2 + 0.5)
             wanted.append(x / 2 + 0.5)
         return {"held_out.psnr": psnr(torch.cat(rebuilt), torch.cat(wanted))}
 
     team, phase = _team(net, job)
-    progress, kept = _fit(job, "vae", team, batches, generator, judge, phase=phase)
+    progress, trained = _fit(job, "vae", team, batches, generator, judge, phase=phase)
     if not progress.done:
         job.log(f"not finished: repeat the command with --resume ({job.run.folder}).")
         progress.resend()
         return None
-    result = kept[0]
+    result = trained[0]
     assert isinstance(result, Autoencoder)
     return result
 
@@ -238,18 +238,18 @@ def _second(job: _Job, model: LatentDiffusion, images: Captioned, first: Autoenc
     target = batches.target(held, noise, times)
 
     @torch.no_grad()
-    def judge(kept: nn.Module, step: int) -> dict[str, float]:
+    def judge(trained: nn.Module, step: int) -> dict[str, float]:
         parts = zip(
             torch.split(noisy, 500),
             torch.split(times, 500),
             torch.split(held_ids, 500),
             strict=True,
         )
-        predicted = torch.cat([kept(*part) for part in parts])
+        predicted = torch.cat([trained(*part) for part in parts])
         return {"held_out.noise": (predicted - target).square().mean().item()}
 
-    progress, kept = _fit(job, "unet", [trainable], batches, generator, judge)
-    result = kept[0]
+    progress, trained = _fit(job, "unet", [trainable], batches, generator, judge)
+    result = trained[0]
     assert isinstance(result, Denoiser)
     model.unet.load_state_dict(result.unet.state_dict())
     model.text.load_state_dict(result.text.state_dict())
@@ -296,7 +296,7 @@ def _fit(
     weights = sum(p.numel() for p in team[0].net.parameters()) / 1e6
     job.log(f"{stage}: {weights:.2f} M weights, {plan.steps} updates of {own.batch} "
             f"pictures on {device_name(job.device)}")  # fmt: skip
-    progress, kept = fit(
+    progress, trained = fit(
         team,
         batches,
         plan=plan,
@@ -307,7 +307,7 @@ def _fit(
         log=job.log,
     )
     job.run.write_table(f"epochs_{stage}", progress.rows)
-    return progress, kept
+    return progress, trained
 
 
 def _rate(recipe: AutoencoderRecipe | DenoiserRecipe) -> dict[str, Any]:

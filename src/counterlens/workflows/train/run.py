@@ -57,13 +57,13 @@ def train(recipe: str, data: str, options: TrainOptions) -> Result:
         data: spec of the training images.
     """
     job = _begin(recipe, data, options)
-    progress, kept, health = _fit(job)
+    progress, trained, health = _fit(job)
     if not job.world.main:
         return Result(job.run)
     run, log = job.run, job.log
     run.write_table("epochs", progress.rows)
     run.write_table("warnings", [{"warning": w} for w in health.review(progress.rows)])
-    save(run, kept, job.recipe, options.seed, job.sets, progress)
+    save(run, trained, job.recipe, options.seed, job.sets, progress)
     if not progress.done:
         log(f"not finished: repeat the command with --resume ({run.folder}).")
         progress.resend()
@@ -164,8 +164,8 @@ def begin_at(net: Classifier, other: Classifier, spec: str) -> None:
         net.net.load_state_dict(other.net.state_dict())
     except RuntimeError:
         raise InputError(_other_layers(spec)) from None
-    kept = ("name", "recipe", "data", "training", "start")
-    net.card["start"] = {key: other.card[key] for key in kept if key in other.card}
+    facts = ("name", "recipe", "data", "training", "start")
+    net.card["start"] = {key: other.card[key] for key in facts if key in other.card}
 
 
 def _fit(job: _Job) -> tuple[Progress, Classifier, Health]:
@@ -192,7 +192,7 @@ def _fit(job: _Job) -> tuple[Progress, Classifier, Health]:
     plan = make_plan(
         recipe, steps, batches.per_epoch, seed=job.seed, cuda=cuda, max_minutes=job.max_minutes
     )
-    progress, kept = fit(
+    progress, trained = fit(
         Trainable(net, bind(recipe, both, generator), _optimizer(net, recipe)),
         batches,
         plan=plan,
@@ -206,7 +206,7 @@ def _fit(job: _Job) -> tuple[Progress, Classifier, Health]:
         events=job.run.folder / "events",
         world=job.world,
     )
-    result = kept[0]
+    result = trained[0]
     assert isinstance(result, Classifier)
     return progress, result, health
 
