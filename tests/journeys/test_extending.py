@@ -21,6 +21,9 @@ from counterlens.metrics import numbers
 from counterlens.models import specs
 from counterlens.report import page, render
 from counterlens.runs import Run
+from counterlens.workflows.repair import remedies
+from counterlens.workflows.repair.groups import Grouped
+from counterlens.workflows.repair.heads import Examples, Head, Problem
 
 PAGES = Path(__file__).parents[2] / "docs" / "extending"
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -136,3 +139,24 @@ def test_add_a_report_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     text = render(run).read_text(encoding="utf-8")
     assert "The most frequent letter is a." in text
     assert text.count('id="letters"') == 1  # not once more among the further tables
+
+
+def test_add_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Oracle: the nearest mean by distance; groups of unequal size weigh the same."""
+    made = module_of("add-a-remedy", "counterlens.workflows.repair.centroids", monkeypatch)
+    rng = np.random.default_rng(0)
+    labels, values = np.repeat([0, 1], 60), np.tile([0, 0, 0, 0, 1], 24)
+    x = rng.normal(size=(120, 3)) + labels[:, None] + 2.0 * values[:, None]
+    fit = Examples(x, Grouped(labels, values, ("cat", "dog"), ("grass", "snow")))
+    problem = Problem(Head(np.zeros((2, 3)), np.zeros(2)), fit, fit)
+    means = np.stack([
+        (x[(labels == k) & (values == 0)].mean(0) + x[(labels == k) & (values == 1)].mean(0)) / 2
+        for k in (0, 1)
+    ])  # fmt: skip
+    nearest = np.linalg.norm(x[:, None] - means, axis=2).argmin(1)
+    assert (made.centroids(problem).answers(x) == nearest).all()
+    known: dict[str, remedies.Remedy] = {}
+    exec(line_of("add-a-remedy"), {**vars(remedies), **vars(made), "REMEDIES": known})
+    placebo = known["centroids"].placebo
+    assert placebo is not None
+    assert not np.allclose(placebo(problem).weight, means)
