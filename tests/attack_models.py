@@ -5,7 +5,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from counterlens.search.apgd import Apgd
+from counterlens.ball import Norm
+from counterlens.search.apgd_l1 import climbing
 from counterlens.search.ensemble.protocols import stages_of
 from counterlens.search.ensemble.stage import SearchStage
 from counterlens.search.fab import Fab
@@ -13,10 +14,11 @@ from counterlens.search.square import Square
 
 
 def short(
-    classes: int, norm: str = "l2", *, steps: int = 20, queries: int = 100
+    classes: int, norm: Norm = "l2", *, steps: int = 20, queries: int = 100
 ) -> list[SearchStage]:
     """The standard protocol with fewer steps."""
-    rules = {"apgd-ce": Apgd(steps), "apgd-t": Apgd(steps), "fab-t": Fab(steps // 2)}
+    climb = climbing(norm, steps)
+    rules = {"apgd-ce": climb, "apgd-t": climb, "fab-t": Fab(steps // 2)}
     rules["square"] = Square(queries)
     return [replace(s, rule=rules[s.name]) for s in stages_of("standard", classes, norm)[0]]
 

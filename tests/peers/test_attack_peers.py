@@ -47,6 +47,33 @@ def setting(request):
     return case(*request.param)
 
 
+def test_l1_projection_is_that_of_autoattack():
+    from pyautoattack.autopgd_base import L1_projection
+
+    rng = torch.Generator().manual_seed(4)
+    x = torch.rand(20, 3, 8, 8, generator=rng)
+    delta = torch.randn(20, 3, 8, 8, generator=rng)
+    for radius in (0.5, 5.0, 60.0):
+        theirs = x + delta + L1_projection(x, delta, radius)
+        torch.testing.assert_close(
+            Ball("l1", radius).project(x + delta, x), theirs, atol=5e-5, rtol=0
+        )
+
+
+def test_no_more_points_hold_in_l1_than_under_pyautoattack():
+    from pyautoattack import AutoAttack
+
+    net, x, y, ball = case(5, "l1")
+    attack = AutoAttack(net, norm="L1", eps=ball.radius, seed=0, device="cpu")
+    attack.square.n_queries = QUERIES
+    out = attack.run_standard_evaluation(x, y, batch_size=30)
+    out = out[0] if isinstance(out, tuple) else out
+    theirs = net(out).argmax(1) == y
+    result = ours(net, x, y, ball)
+    assert 0 < result.robust.sum() < len(x)
+    assert result.robust.sum() <= theirs.sum() + 1
+
+
 def ours(net, x, y, ball):
     stages = short(10, ball.norm, steps=100, queries=QUERIES)
     return robust(net, x, y, ball, version=stages, settings=AttackSettings(batch=64, trust=False))

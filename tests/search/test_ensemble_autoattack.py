@@ -107,8 +107,11 @@ def test_standard_adapts_to_the_number_of_classes_and_says_so():
     _, notes = stages_of("ratio-era", 2, "l2")
     assert any("DLR is undefined, the margin" in note for note in notes)
     stages, notes = stages_of("standard", 10, "l1")
-    assert [s.name for s in stages] == ["apgd-ce", "apgd-t", "fab-t"]
-    assert notes == ["no Square for l1"]
+    assert [s.name for s in stages] == ["apgd-ce", "apgd-t", "fab-t", "square"]
+    assert notes == []
+    stages, notes = stages_of("standard", 10, "l1.5")
+    assert [s.name for s in stages] == ["apgd-ce", "apgd-t"]
+    assert notes == ["no FAB for l1.5", "no Square for l1.5"]
     plus = [(s.name, s.variants) for s in stages_of("plus", 10, "l2")[0]]
     assert plus[:4] == [("apgd-ce", 5), ("apgd-dlr", 5), ("fab", 1), ("fab", 4)]
     with pytest.raises(InputError, match="expected one of standard"):

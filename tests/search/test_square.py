@@ -78,5 +78,5 @@ def test_rises_on_a_plain_score_and_only_accepts_gains(rng):
 
 
 def test_other_norms_are_refused():
-    with pytest.raises(InputError, match="l2 and linf, not l1"):
-        square(lambda z: z.flatten(1).sum(1), torch.rand(1, 1, 2, 2), Ball("l1", 1.0), queries=1)
+    with pytest.raises(InputError, match=r"l1, l2 and linf, not l1\.5"):
+        square(lambda z: z.flatten(1).sum(1), torch.rand(1, 1, 2, 2), Ball("l1.5", 1.0), queries=1)

@@ -80,10 +80,10 @@ def test_torchscript_without_gradients_is_attacked(case):
 
 def test_a_norm_without_square_says_what_to_do(case):
     net, x, y, _ = case
-    with pytest.raises(InputError, match=r"no gradients.*l2 or linf"):
-        robust(Detached(net), x, y, Ball("l1", 1.0), version="fast")
-    with pytest.raises(InputError, match=r"no gradients.*l2 or linf"):
-        worst_confidence(Detached(net), x, Ball("l1", 1.0))
+    with pytest.raises(InputError, match=r"no gradients.*l1, l2 or linf"):
+        robust(Detached(net), x, y, Ball("l1.5", 1.0), version="fast")
+    with pytest.raises(InputError, match=r"no gradients.*l1, l2 or linf"):
+        worst_confidence(Detached(net), x, Ball("l1.5", 1.0))
 
 
 def test_the_worst_confidence_of_a_model_without_gradients_is_searched(case, monkeypatch):

@@ -1,7 +1,8 @@
 """Square attack: random search with square-shaped changes, no gradients.
 
 Paper: Andriushchenko et al. 2020, Square Attack: a query-efficient black-box adversarial attack
-       via random search, arXiv:1912.00049 (algorithms 1 to 3).
+       via random search, arXiv:1912.00049 (algorithms 1 to 3); Croce and Hein 2021,
+       arXiv:2103.01208, for l1.
 Differs: windows, signs and patch orientation are drawn per row, where the reference shares
        windows across the batch, so a row's fate does not depend on its neighbours. The schedule
        is not rescaled to the number of queries, as in AutoAttack.
@@ -13,7 +14,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from counterlens.ball import Ball, Seeds, mix, row_seeds, uniform, unit
+from counterlens.ball import EXPONENTS, Ball, Seeds, mix, row_seeds, uniform, unit
 from counterlens.errors import InputError
 from counterlens.search.fast.fusing import can_fuse
 from counterlens.search.fast.prebuild import Variant, kernel
@@ -22,7 +23,7 @@ from counterlens.search.result import SearchResult
 from counterlens.search.rule import Evaluation, RuleState, finite
 from counterlens.types import Images, Objective
 
-SQUARE_NORMS = ("l2", "linf")
+SQUARE_NORMS = ("l1", "l2", "linf")
 HALVINGS = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)
 TILES = 5
 ONE_PASS = 4096  # pixels of a picture that one program of a GPU can hold
@@ -48,9 +49,9 @@ class Square:
         return self.queries
 
     def start(self, x: Images, ball: Ball, seeds: Seeds) -> RuleState:
-        """Random stripes (l∞) or a grid of bumps (l2) at the full radius."""
+        """Random stripes (l∞) or a grid of bumps (l1, l2) at the full radius."""
         if ball.norm not in SQUARE_NORMS:
-            raise InputError(f"square knows the norms l2 and linf, not {ball.norm}.")
+            raise InputError(f"square knows the norms l1, l2 and linf, not {ball.norm}.")
         rows = x.new_zeros(len(x))
         begin = _stripes if ball.norm == "linf" else _bumps
         return {
@@ -66,7 +67,7 @@ class Square:
         score = finite(evaluation.score)
         top, best = keep(state["top"], state["best"], score, state["z"])
         i = state["i"] + 1
-        propose = _propose_linf if ball.norm == "linf" else _propose_l2
+        propose = PROPOSALS[ball.norm]
         z = propose(x, best, ball, state["seed"], i, self.share)
         return {"z": z, "best": best, "top": top, "seed": state["seed"], "i": i}
 
@@ -92,7 +93,7 @@ def window_sizes(norm: str, height: int, width: int, share: float = 0.8) -> list
     sides = []
     for level in range(len(HALVINGS) + 1):
         side = round((share / 2**level * height * width) ** 0.5)
-        if norm == "l2":
+        if norm != "linf":
             side = max(side, 3)
             side += 1 - side % 2
         sides.append(max(1, min(side, height, width)))
@@ -147,8 +148,8 @@ def _propose_linf(
     return torch.where(mask, (x + ball.reach(x) * signs).clamp(0, 1), best)
 
 
-def bump(height: int, width: int) -> Tensor:
-    """A pyramid of nested centred squares, the k-th weighing 1/k², of unit l2 norm.
+def bump(height: int, width: int, norm: str = "l2") -> Tensor:
+    """A pyramid of nested centred squares, the k-th weighing 1/k² (l1: 1/k⁴), of unit norm.
 
     Equation: square2020 (2)   η_{r,s} = Σ_k 1/(n + 1 − k)²
     """
@@ -156,33 +157,33 @@ def bump(height: int, width: int) -> Tensor:
     right = (torch.arange(width) - width // 2).abs()[None]
     ring = torch.maximum(down, right)
     count = max(height // 2, width // 2) + 1
-    weights = 1 / torch.arange(1, count + 1, dtype=torch.float64).square()
+    weights = torch.arange(1, count + 1, dtype=torch.float64) ** (-2 if norm == "l2" else -4)
     covering = weights.flip(0).cumsum(0).flip(0)  # rings k … count cover a pixel of ring k
     stacked = covering[ring.clamp_max(count - 1)]
-    size: Tensor = torch.linalg.vector_norm(stacked)
+    size: Tensor = torch.linalg.vector_norm(stacked, EXPONENTS[norm])
     return stacked / size
 
 
-def patch(side: int) -> Tensor:
-    """Two bumps of opposite sign, one above the other, of unit l2 norm."""
+def patch(side: int, norm: str = "l2") -> Tensor:
+    """Two bumps of opposite sign, one above the other, of unit norm."""
     half = side // 2
     if half == 0:
         return torch.ones(1, 1, dtype=torch.float64)
-    both = torch.cat([bump(half, side), -bump(side - half, side)])
-    size: Tensor = torch.linalg.vector_norm(both)
+    both = torch.cat([bump(half, side, norm), -bump(side - half, side, norm)])
+    size: Tensor = torch.linalg.vector_norm(both, EXPONENTS[norm])
     return both / size
 
 
 @lru_cache
 def _patches(
-    height: int, width: int, share: float, dtype: torch.dtype, device: torch.device
+    norm: str, height: int, width: int, share: float, dtype: torch.dtype, device: torch.device
 ) -> Tensor:
     """The patch of each level, upright and lying, in one padded table."""
-    sides = window_sizes("l2", height, width, share)
+    sides = window_sizes(norm, height, width, share)
     table = torch.zeros(2 * len(sides), max(sides), max(sides), dtype=dtype)
     for level, side in enumerate(sides):
-        table[2 * level, :side, :side] = patch(side)
-        table[2 * level + 1, :side, :side] = patch(side).T
+        table[2 * level, :side, :side] = patch(side, norm)
+        table[2 * level + 1, :side, :side] = patch(side, norm).T
     return table.to(device)
 
 
@@ -190,14 +191,21 @@ def _bumps(x: Images, ball: Ball, seeds: Seeds) -> Images:
     channels, height, width = x.shape[1:]
     side = max(min(height, width) // TILES, 1)
     down, across = min(TILES, height // side), min(TILES, width // side)
-    tile = patch(side).to(x)
+    tile = patch(side, ball.norm).to(x)
     signs = (uniform(seeds, (channels, down, across), like=x, stream=8) - 0.5).sign()
     grid = signs[:, :, :, None, :, None] * tile[:, None, :]
     grid = grid.reshape(len(x), channels, down * side, across * side)
     delta = torch.zeros_like(x)
     up, left = (height - down * side) // 2, (width - across * side) // 2
     delta[:, :, up : up + down * side, left : left + across * side] = grid
+    if ball.norm == "l1":
+        return _inside(ball).project(x + delta, x)
     return _to_radius(x, delta, ball)
+
+
+def _inside(ball: Ball) -> Ball:
+    """The ball less rounding."""
+    return Ball(ball.norm, ball.radius * (1 - 1e-6))
 
 
 def _to_radius(x: Images, delta: Images, ball: Ball) -> Images:
@@ -215,26 +223,48 @@ def _propose_l2(
             return _in_one_pass(x, best, ball, seeds, i, share)
         except Exception:  # a kernel that cannot be built is no reason to stop
             _without_kernel.add(x.device)
-    level, drawn = _draw(x, seeds, i)
-    side = _sizes("l2", height, width, share, x.device)[level]
-    table = _patches(height, width, share, x.dtype, x.device)
-    kind = 2 * level + (drawn[:, 4] < 0.5)
+    mask, other, shape = _drawn_patch(x, ball.norm, seeds, i, share)
     delta = best - x
-    masks, down, right = _windows(x, drawn[:, :4], side)
-    mask, other = masks[:, :1], masks[:, 1:]
-    last = table.shape[1] - 1
-    place = down[:, 0, :, None].clamp(0, last), right[:, 0, None, :].clamp(0, last)
-    shape = table[kind[:, None, None], place[0], place[1]][:, None] * mask
-    signs = (drawn[:, 5:] - 0.5).sign()[:, :, None, None]
-
     inside = delta * mask
     old = inside / (_channel_norm(inside) + 1e-10)
-    new = shape * signs + old
+    new = shape + old
     spare = (ball.reach(x).square() - delta.square().sum((1, 2, 3), keepdim=True)).clamp_min(0)
     mass = (spare / channels + _channel_norm(delta * (mask | other)).square()).sqrt()
     new = new * (mass / (_channel_norm(new) + 1e-10))
     moved = torch.where(mask, new, torch.where(other, torch.zeros_like(delta), delta))
     return _to_radius(x, moved, ball)
+
+
+def _drawn_patch(
+    x: Images, norm: str, seeds: Tensor, i: Tensor, share: float
+) -> tuple[Tensor, Tensor, Images]:
+    """Two windows, and a patch with a sign per channel in the first of them."""
+    height, width = x.shape[2:]
+    level, drawn = _draw(x, seeds, i)
+    side = _sizes(norm, height, width, share, x.device)[level]
+    table = _patches(norm, height, width, share, x.dtype, x.device)
+    kind = 2 * level + (drawn[:, 4] < 0.5)
+    masks, down, right = _windows(x, drawn[:, :4], side)
+    mask, other = masks[:, :1], masks[:, 1:]
+    last = table.shape[1] - 1
+    place = down[:, 0, :, None].clamp(0, last), right[:, 0, None, :].clamp(0, last)
+    shape = table[kind[:, None, None], place[0], place[1]][:, None] * mask
+    return mask, other, shape * (drawn[:, 5:] - 0.5).sign()[:, :, None, None]
+
+
+def _propose_l1(
+    x: Images, best: Images, ball: Ball, seeds: Tensor, i: Tensor, share: float
+) -> Images:
+    """The l1 mass of two windows and what is left of the radius go into a patch, projected."""
+    mask, other, shape = _drawn_patch(x, "l1", seeds, i, share)
+    delta = best - x
+    inside = delta * mask
+    new = shape + inside / (_channel_norm(inside, 1) + 1e-12)
+    spare = (ball.reach(x) - delta.abs().sum((1, 2, 3), keepdim=True)).clamp_min(0)
+    mass = spare + x.shape[1] * _channel_norm(delta * (mask | other), 1)
+    new = new * (mass / (_channel_norm(new, 1) + 1e-12))
+    moved = torch.where(mask, new, torch.where(other, torch.zeros_like(delta), delta))
+    return _inside(ball).project(x + moved, x)
 
 
 _without_kernel: set[torch.device] = set()
@@ -252,7 +282,7 @@ def _in_one_pass(
     height, width = x.shape[2:]
     reach = ball.reach(x).contiguous()
     sides = _sizes("l2", height, width, share, x.device)
-    table = _patches(height, width, share, x.dtype, x.device)
+    table = _patches("l2", height, width, share, x.dtype, x.device)
     out = torch.empty_like(x)
     kernel("move_mass")[(len(x),)](
         *(x, best, out, seeds.contiguous(), i.contiguous(), _halvings(x.device), sides),
@@ -280,9 +310,12 @@ def orders(shape: torch.Size, norm: str, share: float) -> dict[str, list[Variant
     return {"move_mass": [((*tensors, *numbers), _constants(shape))]}
 
 
-def _channel_norm(delta: Images) -> Tensor:
-    norm: Tensor = torch.linalg.vector_norm(delta, dim=(2, 3), keepdim=True)
+def _channel_norm(delta: Images, order: float = 2) -> Tensor:
+    norm: Tensor = torch.linalg.vector_norm(delta, order, dim=(2, 3), keepdim=True)
     return norm
+
+
+PROPOSALS = {"l1": _propose_l1, "l2": _propose_l2, "linf": _propose_linf}
 
 
 def square(
@@ -293,7 +326,7 @@ def square(
     queries: int = 5000,
     generator: torch.Generator | Seeds | None = None,
 ) -> SearchResult:
-    """Raise the objective inside an l2 or l∞ ball by random search.
+    """Raise the objective inside an l1, l2 or l∞ ball by random search.
 
     Args:
         generator: a generator or one seed per row; None means the fixed seed 0.

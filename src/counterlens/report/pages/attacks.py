@@ -5,7 +5,7 @@ from typing import Any
 
 from counterlens.report.kit import plots
 from counterlens.report.kit.blocks import Block, Cell, Column, Figure, Row, Section, Table
-from counterlens.report.kit.parts import number_list, status_badge
+from counterlens.report.kit.parts import number_list, plain_table, status_badge
 from counterlens.runs import Run
 from counterlens.runs.keys import meaning, show
 
@@ -25,6 +25,7 @@ def section(run: Run) -> Section:
         figures += _radius_curves(radius)
     if figures:
         blocks.append(Row(figures))
+    blocks += _classes(run)
     trust = run.table("trust")
     if trust:
         blocks.append(_trust_table(trust))
@@ -33,6 +34,47 @@ def section(run: Run) -> Section:
         "bounds: the verdict says whether this one is worth quoting."
     )
     return Section("robustness", "Robustness", blocks, lead)
+
+
+def _classes(run: Run) -> list[Block]:
+    """Robust accuracy of each class and what broken images are taken for, folded."""
+    rows, confusions = run.table("robust_classes"), run.table("robust_confusions")
+    blocks: list[Block] = []
+    if rows:
+        body = [
+            [
+                Cell(str(row["class"])),
+                Cell(str(row["attack"])),
+                Cell(show(row["accuracy"], "share"), sub=_ends(row), sort=row["accuracy"]),
+                Cell(show(row["clean"], "share"), sort=row["clean"]),
+                Cell(f"{row['n']:,}", sort=row["n"]),
+            ]
+            for row in sorted(rows, key=lambda row: float(row["accuracy"]))
+        ]
+        columns = [Column("Class"), Column("Attack")]
+        columns += [Column(c, numeric=True) for c in ("Robust accuracy", "Before the attack", "n")]
+        note = "The least robust first. Wilson intervals; an attack gives an upper bound."
+        blocks.append(
+            Table("Robust accuracy by class", columns, body, sortable=True, note=note, folded=True)
+        )
+    if confusions:
+        body = [
+            [
+                *(Cell(str(row[name])) for name in ("true", "predicted", "attack")),
+                Cell(f"{row['count']:,}", sort=row["count"]),
+                Cell(show(row["share"], "share"), sort=row["share"]),
+            ]
+            for row in confusions
+        ]
+        columns = [Column("True class"), Column("Taken for"), Column("Attack")]
+        columns += [Column(c, numeric=True) for c in ("Images", "Share of the true class")]
+        blocks.append(
+            Table("What broken images are taken for", columns, body, sortable=True, folded=True)
+        )
+    grids = run.table("grids")
+    if grids:
+        blocks += plain_table("changes that break images first", grids, folded=True)
+    return blocks
 
 
 ATTACKED, BOUND = "attacked", "upper bound"

@@ -48,6 +48,9 @@ TABLES = (
     "ood_scores",
     "ood_score_pairs",
     "corruptions",
+    "robust_classes",
+    "robust_confusions",
+    "grids",
 )
 _TILES = (
     "accuracy.top1",

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import torch
 
 from counterlens.ball import Ball
@@ -45,6 +46,7 @@ from counterlens.search.square import Square
 from counterlens.search.square import orders as square_kernels
 from counterlens.types import Flags, Images, Labels, Scores
 
+SMALLER = "smaller ball"  # named as the breaker of points that an earlier result broke
 ProgressCallback = Callable[[dict[str, Any]], None]
 
 
@@ -128,6 +130,7 @@ def robust(
     version: Version | Sequence[SearchStage] = "standard",
     settings: AttackSettings = AttackSettings(),  # noqa: B008  frozen
     surrogates: Sequence[Predict] = (),
+    earlier: "Robustness | None" = None,
 ) -> Robustness:
     """Attack every point with the ensemble; the share that stays right is the robust accuracy.
 
@@ -140,6 +143,8 @@ def robust(
         version: a named protocol, or the stages of one's own.
         surrogates: other models on the same classes and images; adversarial images of theirs
             are tried on this one after all other attacks, on the points not yet broken.
+        earlier: the result of an attack on the same points in a smaller ball of the same norm: its
+            misclassified images count here, and only the other points are attacked.
     """
     classes = check_input(classifier, x, y, ball)
     if isinstance(version, str):
@@ -162,13 +167,17 @@ def robust(
         if not stages:
             raise InputError(
                 f"the model has no gradients, and no attack without gradients knows {ball.norm}. "
-                "Attack in l2 or linf, or give surrogates."
+                "Attack in l1, l2 or linf, or give surrogates."
             )
         plan = [(stage.name, repr(stage.rule), stage.variants) for stage in stages]
         about: dict[str, Any] = {"plan": plan}
         if surrogates:
             about["surrogates"] = [fingerprint({}, model=one) for one in surrogates]
+        if earlier is not None:
+            about["earlier"] = _mark(earlier)
         attack, monitor = prepare(classifier, engine, x, y, ball, settings, batch, about)
+        if earlier is not None:
+            _take_over(attack, earlier)
         complete = drive(engine, stages, attack, monitor, batch=batch)
         trust = examine(
             engine,
@@ -185,6 +194,26 @@ def robust(
         ensemble += f" and {', '.join(stage.name for stage in transfers)}"
     protocol = f"{ensemble}, {ball.norm} {ball.radius:.4g}, seed {settings.seed}"
     return _summary(attack, engine, complete, trust, protocol, notes)
+
+
+def _take_over(attack: AttackState, earlier: Robustness) -> None:
+    """Points broken in a smaller ball are broken in this one."""
+    if len(earlier.robust) != len(attack):
+        raise InputError(
+            f"the earlier result has {len(earlier.robust)} points, expected the same {len(attack)}."
+        )
+    broken = (earlier.correct & ~earlier.robust).numpy() & attack.robust
+    for row in np.flatnonzero(broken):
+        attack.robust[row] = False
+        attack.broken_by[row] = SMALLER
+        attack.nearest[row] = float(earlier.distances[row])
+        attack.record_point(int(row), earlier.points[row])
+    attack.nearest[:] = np.minimum(attack.nearest, earlier.distances.double().numpy())
+
+
+def _mark(earlier: Robustness) -> str:
+    """Which points an earlier result broke, for the fingerprint of a resumed attack."""
+    return "".join("1" if held else "0" for held in earlier.robust.tolist())
 
 
 @contextmanager

@@ -14,7 +14,7 @@ import torch
 from counterlens.ball import Ball
 from counterlens.errors import InputError
 from counterlens.objectives import Predict
-from counterlens.search.apgd import Apgd
+from counterlens.search.apgd_l1 import climbing
 from counterlens.search.ensemble.autoattack import (
     AttackSettings,
     check_input,
@@ -128,7 +128,9 @@ def _plan(
 ) -> list[SearchStage]:
     """Gradient searches on several scores, then perhaps one without gradients on the judge's."""
     stages = [
-        SearchStage(f"apgd-{name}", Apgd(steps), SCORES[name], restarts, judge=SCORES[judge])
+        SearchStage(
+            f"apgd-{name}", climbing(ball.norm, steps), SCORES[name], restarts, judge=SCORES[judge]
+        )
         for name in raised
     ]
     if queries and ball.norm in SQUARE_NORMS:
@@ -186,7 +188,7 @@ def _climb_blindly(judge: str, ball: Ball) -> SearchStage:
     if ball.norm not in SQUARE_NORMS:
         raise InputError(
             f"the model has no gradients, and no search without gradients knows {ball.norm}. "
-            "Search in l2 or linf."
+            "Search in l1, l2 or linf."
         )
     score = SCORES[judge]
     return SearchStage(f"square-{judge}", Square(QUERIES), score, slope=False, judge=score)

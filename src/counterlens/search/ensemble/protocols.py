@@ -1,6 +1,7 @@
 """Protocols: which searches an evaluation runs, in which order, for how long.
 
-Paper: Croce and Hein 2020 (autoattack2020, section 5) for `standard`, `plus` and `rand`;
+Paper: Croce and Hein 2020 (autoattack2020, section 5) for `standard`, `plus` and `rand`; Croce
+       and Hein 2021 (croce2021) for l1: l1-APGD with 5 restarts, then 5 targets;
        Augustin et al. 2020 (ratio2020) for the older ensemble of its tables.
 Differs: below four classes the targeted DLR, below three the DLR, is replaced by the plain
        margin, and fewer targets are tried, with a note. `rand` averages logits and
@@ -14,9 +15,11 @@ from dataclasses import replace
 from typing import Literal
 
 from counterlens import objectives
+from counterlens.ball import Norm
 from counterlens.errors import InputError
 from counterlens.objectives import at
 from counterlens.search.apgd import Apgd
+from counterlens.search.apgd_l1 import climbing
 from counterlens.search.ensemble.stage import SearchStage
 from counterlens.search.fab import FAB_NORMS, Fab
 from counterlens.search.fast.engine import Engine, LogitScore
@@ -27,6 +30,7 @@ VERSIONS: tuple[Version, ...] = ("standard", "plus", "rand", "ratio-era", "fast"
 
 TARGETS = 9
 FEW_TARGETS = 3
+L1_TARGETS = 5
 EOT = 20
 QUERIES = 5000
 TRANSFER_STEPS = 100
@@ -44,7 +48,7 @@ SCORES: dict[str, LogitScore] = {
 }
 
 
-def stages_of(version: Version, classes: int, norm: str) -> tuple[list[SearchStage], list[str]]:
+def stages_of(version: Version, classes: int, norm: Norm) -> tuple[list[SearchStage], list[str]]:
     """The stages of a protocol, and what had to be replaced for this model and norm."""
     if version not in VERSIONS:
         raise InputError(f"version is {version!r}, expected one of {', '.join(VERSIONS)}.")
@@ -60,15 +64,18 @@ def stages_of(version: Version, classes: int, norm: str) -> tuple[list[SearchSta
     if targets < TARGETS and version in ("standard", "plus"):
         notes.append(f"{classes} classes: {targets} target classes instead of {TARGETS}")
 
-    def climb(score: str, restarts: int) -> SearchStage:
-        return SearchStage(f"apgd-{score}", Apgd(100), SCORES[score], restarts)
+    rule = climbing(norm, 100)
+    aimed = min(L1_TARGETS, targets) if norm == "l1" else targets
 
-    apgd_t = SearchStage("apgd-t", Apgd(100), SCORES[targeted], targets, targeted=True)
+    def climb(score: str, restarts: int) -> SearchStage:
+        return SearchStage(f"apgd-{score}", rule, SCORES[score], restarts)
+
+    apgd_t = SearchStage("apgd-t", rule, SCORES[targeted], aimed, targeted=True)
     fab_t = SearchStage("fab-t", Fab(100), SCORES["gap"], targets, targeted=True)
     fab = [SearchStage("fab", Fab(100), None), SearchStage("fab", Fab(100, wander=True), None, 4)]
     square = SearchStage("square", Square(QUERIES), SCORES["margin"], slope=False)
     plans: dict[str, list[SearchStage]] = {
-        "standard": [climb("ce", 1), apgd_t, fab_t, square],
+        "standard": [climb("ce", 5 if norm == "l1" else 1), apgd_t, fab_t, square],
         "plus": [climb("ce", 5), climb(dlr, 5), *fab, square, apgd_t, fab_t],
         "rand": [climb("ce", 1), climb(dlr, 1)],
         "ratio-era": [climb("ce", 5), climb(dlr, 5), *fab, square],
@@ -97,7 +104,7 @@ def transfer(surrogate: Engine, name: str) -> SearchStage:
     return SearchStage(f"transfer-{name}", Apgd(TRANSFER_STEPS), SCORES["ce"], surrogate=surrogate)
 
 
-def lacking(stages: Sequence[SearchStage], classes: int, norm: str) -> list[str]:
+def lacking(stages: Sequence[SearchStage], classes: int, norm: Norm) -> list[str]:
     """What an attack misses to be as strong as `standard`: stages it has not, or has shorter.
 
     Square has no form for some norms; there even `standard` misses it.

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from counterlens.ball import mix
-from counterlens.search.apgd import Apgd
+from counterlens.search.apgd_l1 import climbing
 from counterlens.search.ensemble.probes import (
     Flag,
     FlagStatus,
@@ -215,7 +215,7 @@ def _raised_blindly(attack: AttackState) -> Flag:
 def _longer(engine: Engine, attack: AttackState, rows: NDArray[np.int64]) -> Flag:
     """Whether more steps from another start would break more."""
     x, y = attack.take(rows, engine.device)
-    rule = Apgd(LONGER)
+    rule = climbing(attack.ball.norm, LONGER)
     seeds = mix(attack.seeds[torch.from_numpy(rows)], SEED).to(engine.device)
 
     def step(state: RuleState) -> RuleState:

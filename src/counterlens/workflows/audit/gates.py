@@ -30,6 +30,7 @@ def possible_keys(settings: Settings) -> list[str]:
             names = ("flip", "flip_mean", *(f"{family}_flip" for family in families))
             keys += [f"bias.{sweep}_{name}" for name in names]
     keys += [f"robust.{key_part(ball)}.accuracy" for ball in settings.attack]
+    keys += [f"robust.{name}-grid.accuracy" for name in settings.grid]
     metrics = ["auroc", "aupr", "fpr95", "mmc"]
     metrics += ["worst_auroc", "worst_mmc"] if settings.ood_attack else []
     keys += [

@@ -70,7 +70,11 @@ class AuditOptions(Output, Resumable, Compute, Trust, Pipeline):
         None, help="Decoding processes.", unit="N", group="Models and data"
     )
     attack: tuple[str, ...] = option(
-        (), help="Robustness test, e.g. l2:0.5, linf:8/255.", unit="BALL", group="Attacks"
+        (),
+        help="Robustness test, e.g. l2:0.5, linf:8/255, l1:12; several radii at less cost: "
+        "l2:0.25,0.5,1.",
+        unit="BALL",
+        group="Attacks",
     )
     attack_version: str = option(
         "standard",
@@ -88,6 +92,13 @@ class AuditOptions(Output, Resumable, Compute, Trust, Pipeline):
         None,
         help="Time for each attack, e.g. 10m; bounds when it runs out. Probes come on top.",
         unit="TIME",
+        group="Attacks",
+    )
+    grid: tuple[str, ...] = option(
+        (),
+        help="Exact worst case over a grid of changes: spatial (rotations and translations) or "
+        "colour (hue, saturation, value).",
+        unit="GRID",
         group="Attacks",
     )
     surrogate: tuple[str, ...] = option(

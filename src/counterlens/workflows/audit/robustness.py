@@ -34,6 +34,7 @@ from counterlens.search.ensemble.forecast import in_words
 from counterlens.search.ensemble.trust import spread
 from counterlens.types import Images
 from counterlens.workflows.audit.protocol import Inside, Protocol, judged_model
+from counterlens.workflows.audit.robust_classes import write_classes
 from counterlens.workflows.audit.settings import Settings
 
 NORMS = {"l1": "l1", "l2": "l2", "linf": "linf", "l∞": "linf"}
@@ -62,6 +63,29 @@ def parse_attack(text: str, numbers: float = float("inf")) -> Ball:
     ball = Ball(NORMS[norm.strip()], radius)  # type: ignore[arg-type]
     check_radius(text, ball.norm, radius, numbers)
     return ball
+
+
+def split_attacks(texts: Sequence[str]) -> tuple[str, ...]:
+    """`l2:0.25,0.5,1` as one attack per radius, the smaller ones of a norm first.
+
+    >>> split_attacks(["l2:1,0.5", "linf:8/255"])
+    ('l2:0.5', 'l2:1', 'linf:8/255')
+    """
+    found: list[str] = []
+    for text in texts:
+        norm, colon, radii = text.partition(":")
+        parts = [f"{norm.strip()}{colon}{radius.strip()}" for radius in radii.split(",")]
+        found += parts if colon else [text]
+    order = list(dict.fromkeys(text.partition(":")[0] for text in found))
+    return tuple(
+        sorted(
+            dict.fromkeys(found),
+            key=lambda text: (
+                order.index(text.partition(":")[0]),
+                float(parse_attack(text).radius),
+            ),
+        )
+    )
 
 
 def seconds(budget: str | None) -> float | None:
@@ -96,14 +120,16 @@ def robustness(
     attack: str,
     asked: Settings,
     surrogates: Sequence[Predict] = (),
+    earlier: Robustness | None = None,
     *,
     quiet: bool = False,
-) -> None:
+) -> Robustness:
     """Attack some images, add the robust accuracy with its verdict and the curve over radius.
 
     Args:
         rows: the images whose accuracy is reported; `attack_points` of them are attacked.
         surrogates: models of the protocol's classes whose adversarial images are tried, too.
+        earlier: what the same attack left in a smaller ball of the same norm.
     """
     ball, key = parse_attack(attack), key_part(attack)
     all_of = len(rows)
@@ -118,6 +144,7 @@ def robustness(
         version=asked.attack_version,  # type: ignore[arg-type]
         settings=search_settings(run, f"attack-{key}", asked, quiet),
         surrogates=surrogates,
+        earlier=earlier,
     )
     _hush()
     run.add_numbers({f"robust.{key}.accuracy": _number(found, attack, f"{which} {all_of}")})
@@ -127,6 +154,9 @@ def robustness(
     stages = [r for r in run.table("attack_stages") if r["attack"] != attack]
     run.write_table("attack_stages", [*stages, *({"attack": attack, **s} for s in found.stages)])
     _keep_points(run, key, found, [images.ids[int(i)] for i in rows])
+    answers = model_logits(judged_model(classifier, protocol), found.points, classifier).argmax(1)
+    write_classes(run, attack, found, protocol.labels[rows], answers.numpy(), protocol.classes)
+    return found
 
 
 def write_trust(run: Run, attack: str, trust: Mapping[str, Any]) -> None:

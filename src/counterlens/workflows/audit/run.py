@@ -27,6 +27,7 @@ from counterlens.runs import (
     key_part,
     new_folder,
 )
+from counterlens.search import Robustness
 from counterlens.workflows._shared.objects import Objects, headline, texts
 from counterlens.workflows._shared.options import shared, takes
 from counterlens.workflows._shared.pipeline import reporting
@@ -36,6 +37,7 @@ from counterlens.workflows._shared.session import running
 from counterlens.workflows.audit import gallery, groups
 from counterlens.workflows.audit.corruptions import check_corruptions, corruption_numbers
 from counterlens.workflows.audit.gates import check_requirements, gate_rows
+from counterlens.workflows.audit.grids import check_grids, grid_accuracy
 from counterlens.workflows.audit.network_facts import network_facts
 from counterlens.workflows.audit.ood_scores import (
     FitImages,
@@ -48,7 +50,13 @@ from counterlens.workflows.audit.ood_scores import (
 from counterlens.workflows.audit.options import AuditOptions
 from counterlens.workflows.audit.protocol import Inside, Protocol, choose
 from counterlens.workflows.audit.radius import radius_curves
-from counterlens.workflows.audit.robustness import parse_attack, robustness, seconds, worst_ood
+from counterlens.workflows.audit.robustness import (
+    parse_attack,
+    robustness,
+    seconds,
+    split_attacks,
+    worst_ood,
+)
 from counterlens.workflows.audit.settings import Settings
 from counterlens.workflows.audit.surrogates import Surrogate, surrogates
 from counterlens.workflows.audit.temperature import fit_temperature, set_apart
@@ -111,6 +119,7 @@ def _settings(model: str, data: object, options: AuditOptions, objects: Objects)
     given["ood"] = objects.set_specs(options.ood)
     given["calibrate"] = None if options.calibrate is None else objects.set_spec(options.calibrate)
     given["ood_fit"] = None if options.ood_fit is None else objects.set_spec(options.ood_fit)
+    given["attack"] = split_attacks(options.attack)
     surrogate = texts(options.surrogate)
     given["groups"] = groups.group_specs(options.groups, objects)
     given["surrogate"] = tuple(objects.model_specs(surrogate)) if surrogate else ()
@@ -142,6 +151,7 @@ def _check(settings: Settings) -> None:
     groups.check_width(settings.group_width)
     check_scores(settings, names[1:])
     check_corruptions(settings)
+    check_grids(settings)
     check_requirements(settings)
     if settings.limit is not None and settings.limit < 1:
         raise InputError(f"limit is {settings.limit}, expected 1 or more.")
@@ -274,9 +284,15 @@ def _attacks(
     """Robust accuracy, worst-case OOD detection and confidence against radius, where requested."""
     run, classifier, settings = outputs_of.run, outputs_of.classifier, outputs_of.settings
     quiet = settings.quiet
+    if settings.grid:
+        grid_accuracy(run, classifier, images, inside.protocol, reported, settings)
+    smaller: dict[str, Robustness] = {}
     for text in settings.attack:
-        robustness(
-            run, classifier, images, inside.protocol, reported, text, settings, others, quiet=quiet
+        norm = parse_attack(text).norm
+        smaller[norm] = robustness(
+            *(run, classifier, images, inside.protocol, reported, text, settings, others),
+            smaller.get(norm),
+            quiet=quiet,
         )
     if not (settings.ood_attack or settings.radius_curve):
         return
