@@ -8,6 +8,7 @@ Arguments are parameters of the function; each field of the record becomes a fla
 
 import functools
 import inspect
+import re
 import typing
 from collections.abc import Callable
 from dataclasses import MISSING, Field
@@ -16,6 +17,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from counterlens.errors import CounterlensError
 from counterlens.workflows._shared.options import build, many, options_of
 
 
@@ -99,6 +101,24 @@ def modes(
     return group
 
 
+def in_flags(text: str, kind: type[Any]) -> str:
+    """A library's error in the words of the command line: `limit=40` becomes `--limit 40`.
+
+    Errors say what to change in Python; the options of the command, by their keywords, are
+    rewritten here and nowhere else.
+    """
+    for name, one in options_of(kind).items():
+        flag = (one.metadata["flag"] or f"--{name.replace('_', '-')}").split("/")[0]
+        pattern = rf"\b{name}=(\[[^\]]*\]|[^\s]+?)(?=[.,;:)]*(?:\s|$))"
+
+        def typed(match: re.Match[str], flag: str = flag) -> str:
+            values = [part.strip(" '\"") for part in match[1].strip("[]").split("', '")]
+            return flag if values == ["True"] else " ".join(f"{flag} {value}" for value in values)
+
+        text = re.sub(pattern, typed, text)
+    return text
+
+
 def command(
     app: typer.Typer, kind: type[Any], *, name: str | None = None, example: str
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -126,7 +146,11 @@ def command(
                 if one.metadata["scope"] == "command"
             }
             options = build(kind, flags, kind(**switches, **_required(kind, flags)), command=called)
-            function(**given, options=options)
+            try:
+                function(**given, options=options)
+            except CounterlensError as error:
+                error.args = (in_flags(str(error), kind),)
+                raise
 
         types_of = typing.get_type_hints(kind)
         params = [_parameter(field, types_of[field], one) for field, one in declared.items()]

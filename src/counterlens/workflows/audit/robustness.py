@@ -98,7 +98,7 @@ def seconds(budget: str | None) -> float | None:
         return None
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smh]?)\s*", budget)
     if not found:
-        raise InputError(f"--budget is {budget!r}, expected a time such as 90s, 10m or 1h.")
+        raise InputError(f"budget is {budget!r}, expected a time such as 90s, 10m or 1h.")
     return float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[found[2]]
 
 

@@ -139,14 +139,14 @@ def _check(settings: Settings) -> None:
     if settings.surrogate and not settings.attack:
         raise InputError(
             "a surrogate came without an attack, which alone would use it. Give one, for example "
-            "attack=['l2:0.5'] (--attack l2:0.5)."
+            "attack=['l2:0.5']."
         )
     seconds(settings.budget)
     names = [name_of(spec) for spec in (settings.data, *settings.ood)]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise InputError(
-            f"two sets are named {twice[0]!r}. Name one of them yourself: --ood NAME=SPEC."
+            f"two sets are named {twice[0]!r}. Name one of them yourself: ood=NAME=SPEC."
         )
     groups.check_width(settings.group_width)
     check_scores(settings, names[1:])
@@ -331,7 +331,7 @@ def _inside(
     if not len(reported):
         raise InputError(
             f"{images.name} leaves no image to report on: {len(images)} images in all. "
-            "Give more images, or calibrate on others: --calibrate SPEC."
+            "Give more images, or calibrate on others: calibrate=SPEC."
         )
     logits, true = protocol.logits(outputs[reported]), labels[reported]
     fitted, numbers = fit_temperature(fit_logits, fit_labels, source, seed)
