@@ -148,7 +148,7 @@ def _tried(rows: Rows, placebos: Rows) -> Section:
         Table("Every head that was tried", columns, body, note=note, stack=True),
     ]
     if placebos:
-        blocks += plain_table("The picked head less each placebo", placebos)
+        blocks.append(_placebos(placebos))
     return Section("tried", "What was tried", blocks, _TRIED)
 
 
@@ -203,6 +203,28 @@ def _change(row: Mapping[str, Any], key: str) -> Cell:
         return Cell("–", tone="muted")
     low, high = row[f"{key}.low"], row[f"{key}.high"]
     return Cell(_points(value), sub=f"[{_points(low)}, {_points(high)}]", sort=value)
+
+
+def _placebos(rows: Rows) -> Table:
+    body = [
+        [
+            Cell(str(row["placebo"])),
+            Cell(str(row["key"])),
+            Cell(
+                _points(row["above"]),
+                sub=f"[{_points(row['low'])}, {_points(row['high'])}]",
+                sort=row["above"],
+                badge=None if row["low"] > 0 else Badge("not shown", "warn"),
+            ),
+        ]
+        for row in rows
+    ]
+    columns = [
+        Column("Placebo"),
+        Column("Number"),
+        Column("Picked head above it, in points", numeric=True, sub="check, 95 %"),
+    ]
+    return Table("The picked head against its placebos", columns, body, stack=True)
 
 
 def _keys(rows: Rows) -> Table:

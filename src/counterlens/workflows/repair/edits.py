@@ -92,18 +92,20 @@ def donors(
 def patch_edit(
     images: ImageSet, rows: Codes, by: Grouped, patch: tuple[Pixels, Box], rng: np.random.Generator
 ) -> Edited:
-    """The patch drawn; unrelated: drawn into the box opposite.
+    """The patch drawn; unrelated: the box opposite, from any other picture.
+
+    A network that averages over places knows a patch wherever it is, so the patch itself drawn
+    elsewhere would be no placebo.
 
     The value of images with the patch is the one whose images drawing it changes least. Those
     images have it already, and are no pairs.
     """
     picture, box = patch
-    away = opposite(box)
 
-    def read(row: int, place: Box) -> Pixels:
-        return drawn(images.read(row), picture, place)
+    def patched(row: int) -> Pixels:
+        return drawn(images.read(row), picture, box)
 
-    moved = np.array([_moved(images.read(row), read(row, box)) for row in rows.tolist()])
+    moved = np.array([_moved(images.read(row), patched(row)) for row in rows.tolist()])
     values = by.values[rows]
     known = np.unique(values)
     with_patch = int(known[int(np.argmin([moved[values == v].mean() for v in known]))])
@@ -111,15 +113,21 @@ def patch_edit(
     if not len(without):
         raise InputError("every fix image has the patch of pairs already, so no pair differs.")
 
+    other = rng.permutation(without)
+
     def edited(j: int) -> Pixels:
-        return read(int(without[j]), box)
+        return patched(int(without[j]))
 
     def unrelated(j: int) -> Pixels:
-        if away is None:
-            return images.read(int(without[j]))[:, ::-1].copy()
-        return read(int(without[j]), away)
+        return elsewhere(images.read(int(without[j])), images.read(int(other[j])), box)
 
     return Edited(without, edited, unrelated, np.full(len(without), with_patch, dtype=np.int64))
+
+
+def elsewhere(pixels: Pixels, other: Pixels, box: Box) -> Pixels:
+    """The box opposite from another picture; mirrored where the two boxes overlap."""
+    away = opposite(box)
+    return pixels[:, ::-1].copy() if away is None else boxed(pixels, other, away)
 
 
 def _moved(before: Pixels, after: Pixels) -> float:
@@ -148,16 +156,12 @@ def box_edit(
     """The box from a donor; unrelated: the box opposite, from any other picture."""
     rows, donor = _with_donor(rows, donors(rows, by, rng))
     other = rng.permutation(rows)
-    away = opposite(box)
 
     def read(j: int) -> Pixels:
         return boxed(images.read(int(rows[j])), images.read(int(donor[j])), box)
 
     def unrelated(j: int) -> Pixels:
-        own = images.read(int(rows[j]))
-        if away is None:
-            return own[:, ::-1].copy()
-        return boxed(own, images.read(int(other[j])), away)
+        return elsewhere(images.read(int(rows[j])), images.read(int(other[j])), box)
 
     return Edited(rows, read, unrelated, by.values[donor])
 

@@ -43,7 +43,7 @@ def write_flips(run: Run, images: ImageSet, check: Examples, old: Head, new: Hea
                 write_png(run.path("images", name), images.read(i))
                 gallery.append(
                     {**row, "group": group, "of": row["group"], "image": f"images/{name}",
-                     "predicted": row["after"]}
+                     "predicted": row["after"], "id": f"before: {row['before']}; {row['group']}"}
                 )  # fmt: skip
     run.write_table("flips", rows)
     run.write_table("gallery", gallery)
