@@ -14,8 +14,10 @@ from counterlens.cli import app
 from counterlens.data.sets import array_set
 from counterlens.errors import CounterlensError, InputError
 from counterlens.images import ImageSet, write_png
+from counterlens.runs import Run
 from counterlens.workflows._shared.result import Result
-from counterlens.workflows.repair import features
+from counterlens.workflows.repair import features, run
+from counterlens.workflows.repair.options import RepairOptions
 from counterlens.workflows.repair.remedies import REMEDIES
 from counterlens.workflows.repair.run import repair
 
@@ -253,39 +255,51 @@ def test_pairs_run_where_there_is_no_minority(
     assert {row["choose"] for row in result.table("sizes")} >= {0}
 
 
-def written(name: str, images: ImageSet, folder: Path) -> list[str]:
-    """The set as files; the lines of its manifest."""
+def written(name: str, images: ImageSet, folder: Path) -> None:
+    """The set as files with a manifest."""
     lines = ["path,label,place"]
     for i in range(len(images)):
         write_png(folder / f"{name}{i}.png", images.read(i))
         label, place = images.classes[images.labels[i]], images.extra["place"][i]
         lines.append(f"{name}{i}.png,{label},{place}")
     (folder / f"{name}.csv").write_text("\n".join(lines) + "\n")
-    return lines
 
 
+def test_a_repair_that_does_harm_elsewhere_is_worse(model: str, tmp_path: Path) -> None:
+    """The fix images praise the shortcut, the check images turn it round."""
+    sets = pictures(200, 8, agree=0.98), pictures(200, 9, agree=0.02)
+    result = mend(model + "honest", sets, tmp_path / "run", remedies="refit", want="accuracy.top1")
+    (verdict,) = result.table("verdict")
+    assert verdict["verdict"] == "worse" and "more data did it" in verdict["why"]
+    assert any(row["worse"] for row in result.table("receipt"))
+
+
+@pytest.mark.parametrize(("verdict", "code"), [("better", 0), ("not shown", 4), ("worse", 1)])
 def test_the_command_exits_by_its_verdict(
-    model: str, sets: tuple[ImageSet, ImageSet], tmp_path: Path
+    tmp_path: Path, verdict: str, code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rows = written("fix", sets[0], tmp_path)
-    written("check", sets[1], tmp_path)
-    dogs = [row for row in rows if ",dog," in row]
-    few = [row for row in rows if row not in dogs] + dogs[::8]
-    (tmp_path / "few_dogs.csv").write_text("\n".join(few) + "\n")
-    line = ["repair", "--fix", str(tmp_path / "fix.csv"), "--check", str(tmp_path / "check.csv")]
-    line += ["--groups", "column:place", "--device", "cpu", "--quiet"]
-    for k, (extra, code) in enumerate(
-        (
-            ([model + "shortcut", "--with", "group-weights"], 0),
-            ([model + "shortcut", "--with", "temperature,prior", "--json"], 4),
-            ([model + "honest", "--with", "prior", "--plan"], 0),
-            ([model + "shortcut", "--with", "dffr"], 2),
-        )
-    ):
-        out = ["--out", str(tmp_path / f"run{k}")]
-        if code == 2:
-            with pytest.raises(InputError, match="Did you mean dfr"):
-                CliRunner().invoke(app, line + extra + out, catch_exceptions=False)
-            continue
-        result = CliRunner().invoke(app, line + extra + out, catch_exceptions=False)
-        assert result.exit_code == code, result.output
+    """The workflow is replaced by one that gives this verdict."""
+
+    def fake(model: str, options: RepairOptions) -> Result:
+        done = Run.create(tmp_path / "run", "repair", {})
+        done.write_table("verdict", [{"verdict": verdict, "why": f"It is {verdict}."}])
+        done.finish()
+        return Result(done)
+
+    monkeypatch.setattr(run, "repair", fake)
+    line = ["repair", "zoo:cifar10-plain-small", "--fix", "a", "--check", "b", "--groups", "none"]
+    result = CliRunner().invoke(app, line, catch_exceptions=False)
+    assert result.exit_code == code and f"It is {verdict}." in result.output
+
+
+def test_the_command_reads_manifests_and_prints_a_plan(model: str, tmp_path: Path) -> None:
+    written("fix", pictures(50, 1), tmp_path)
+    written("check", pictures(40, 2), tmp_path)
+    line = ["repair", model + "shortcut", "--groups", "column:place", "--device", "cpu"]
+    line += ["--fix", str(tmp_path / "fix.csv"), "--check", str(tmp_path / "check.csv")]
+    line += ["--with", "erase,dfr", "--plan", "--out", str(tmp_path / "run")]
+    result = CliRunner().invoke(app, line, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    assert "cat, sand: fit" in result.output and "dfr needs 20 images" in result.output
+    with pytest.raises(InputError, match="Did you mean dfr"):
+        CliRunner().invoke(app, [*line, "--with", "dffr"], catch_exceptions=False)
