@@ -5,8 +5,8 @@ Claim: with 20,000 images and no thumbnail made before, 95 % of 200 requests eac
 the next image and 50 ms for a verdict that is on disk. Two reviewers who write 2,000 verdicts each
 at once, while the server is killed twice (SIGKILL), lose none, double none and swap none.
 
-The images are pictures of sample:cifar10 enlarged to 320 × 320, each with its own brightness and
-shift, stored as JPEG; the answers of the filter are made up. The reviewers are simulated: a client
+The images are files of their own, 1,000 different pictures in all: those of sample:cifar10 enlarged
+to 320 × 320, each with its own brightness and shift, as JPEG. The answers of the filter are made up. The reviewers are simulated: a client
 that, as the page does, keeps each verdict until it is acknowledged and sends it again otherwise.
 The next image is measured twice: as the page has it, which fetches three images ahead, and with
 nothing fetched ahead, facts and picture together. The server and its clients share the cores.
@@ -120,12 +120,14 @@ def make_run(root: Path, count: int) -> None:
     run.note(kind="adversarial", data_fingerprint="benchmark")
     folder = run.path("images", "shortlist/x").parent
     folder.mkdir(parents=True, exist_ok=True)
-    rows = []
+    rows, pictures = [], []
     for i in range(count):
-        pixels = resize(sample.read(i % len(sample)), (336, 336), "bicubic").astype(np.int16)
-        top, left = rng.integers(0, 17, 2)
-        pixels = (pixels[top : top + 320, left : left + 320] + rng.integers(-25, 26)).clip(0, 255)
-        (folder / f"{i:05d}.jpg").write_bytes(jpeg_bytes(pixels.astype(np.uint8), quality=90))
+        if i < len(sample):
+            pixels = resize(sample.read(i), (336, 336), "bicubic").astype(np.int16)
+            top, left = rng.integers(0, 17, 2)
+            pixels = pixels[top : top + 320, left : left + 320] + rng.integers(-25, 26)
+            pictures.append(jpeg_bytes(pixels.clip(0, 255).astype(np.uint8), quality=90))
+        (folder / f"{i:05d}.jpg").write_bytes(pictures[i % len(sample)])
         label = sample.classes[int(sample.labels[i % len(sample)])]
         rows.append(
             {

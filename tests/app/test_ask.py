@@ -47,6 +47,20 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str) -> None:
     monkeypatch.setenv("PYTHONPATH", str(package.parent))
 
 
+def test_what_a_method_does_not_take_is_refused(app):
+    here = app()
+    for field, value, words in (
+        ("radius", "0.5", "A radius"), ("steps", "5", "A number of steps"),
+        ("norm", "linf", "A norm"),
+        ("judge", "zoo:cifar10-ratio-small", "A further model"),
+    ):  # fmt: skip
+        sent = {**ASK, "method": "cam", "sample": "cifar10", "number": "1", field: value}
+        answer = here.post("/ask", data=sent)
+        assert answer.status_code == 400, field
+        assert f"{words} has no effect with the method cam" in answer.text
+    assert here.jobs_started() == 0
+
+
 def ask(here: Any, **more: str) -> Any:
     answer = here.post("/ask", data={**ASK, "sample": "cifar10", "number": "12", **more})
     assert answer.status_code == 200, answer.text[-800:]

@@ -8,7 +8,7 @@ import hashlib
 import re
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import Field, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +23,11 @@ from counterlens.app.pieces import model_of, picture, small_picture, spec_of
 from counterlens.app.site import Site, link, show, site
 from counterlens.errors import CounterlensError, InputError
 from counterlens.runs import file_bytes, key_part, new_folder
+from counterlens.workflows._shared.options import options_of
+from counterlens.workflows.explain.options import METHODS, NORMS
 
 router = APIRouter()
-METHODS = {
+TITLES = {
     "pixel": "pixels: the nearest picture that shows the target",
     "cam": "maps: where the evidence lies",
     "colour": "colour edits: which change of colour flips the answer",
@@ -33,7 +35,13 @@ METHODS = {
     "diffusion": "diffusion: a realistic picture of the target",
     "dvce": "DVCE: diffusion guided by a robust model",
 }
-NORMS = ("l2", "linf", "l1", "l1.5")
+WORDS = {
+    "target": "A target",
+    "judge": "A further model",
+    "radius": "A radius",
+    "norm": "A norm",
+    "sampling_steps": "A number of steps",
+}
 SCHEMES = ("zoo", "timm", "torchvision", "hf", "clip", "robustbench")
 """Models that the form takes without having been offered: none of them runs a user's file."""
 MOST_FILES = 8
@@ -61,15 +69,28 @@ class Question:
     seed: str = "0"
 
     def argv(self, out: Path) -> list[str]:
-        """The command line behind `counterlens`."""
-        words = ["explain", "--method", self.method, "--seed", self.seed, "--out", str(out)]
-        words += [f"--target={target}" for target in self.targets]
-        words += [f"--with={judge}" for judge in self.judges]
-        if self.method == "pixel":
-            words += ["--norm", self.norm, *(f"--radius={radius}" for radius in self.radii)]
-        if self.steps:
-            words += ["--steps", self.steps]
+        """The command line behind `counterlens`; what a method does not take is refused."""
+        words = ["explain", self.method, "--seed", self.seed, "--out", str(out)]
+        known = options_of(METHODS[self.method])
+        steps = "steps" if "steps" in known else "sampling_steps"
+        given = {
+            "target": self.targets,
+            "judge": self.judges,
+            "radius": self.radii,
+            "norm": (self.norm,) if self.norm != NORMS[0] else (),
+            steps: (self.steps,) if self.steps else (),
+        }
+        for name, values in given.items():
+            if values and name not in known:
+                raise InputError(
+                    f"{WORDS[name]} has no effect with the method {self.method}. Leave it empty."
+                )
+            words += [f"{_flag(known[name], name)}={value}" for value in values]
         return [*words, "--", self.model, *self.images]
+
+
+def _flag(one: Field[Any], name: str) -> str:
+    return str(one.metadata["flag"] or f"--{name.replace('_', '-')}")
 
 
 @router.get("/ask")
@@ -102,11 +123,12 @@ async def start(request: Request) -> Response:
             images = await _images(here, sent)
             question = _question(here, sent, images)
             folder = _new_folder(here, question)
+            argv = question.argv(folder)
         except CounterlensError as error:
             given = {key: values.get(key, "") for key in ("run", "set", "id", "path")}
             return _form(request, values, given, [], problem=str(error))
     title = f"{question.model}: {', '.join(question.targets) or question.method}"
-    job = here.jobs.start(question.argv(folder), folder, title)
+    job = here.jobs.start(argv, folder, title)
     return RedirectResponse(link("/job", name=job.name), 303)
 
 
@@ -157,7 +179,7 @@ def _form(
         preview = link("/picture", run=given["run"], set=given["set"], id=given["id"], side=320)
     return show(
         request, "ask.html", status=400 if problem else 200, values=values, given=given,
-        models=offered(here, values.get("model", "")), methods=METHODS, norms=NORMS,
+        models=offered(here, values.get("model", "")), methods=TITLES, norms=NORMS,
         classes=classes, samples=zoo.samples(), preview=preview, problem=problem, jobs=jobs,
     )  # fmt: skip
 

@@ -15,6 +15,7 @@ from counterlens.app.pieces import cell, model_of, picture, small_picture, snapp
 from counterlens.app.reviewable import has_review
 from counterlens.app.security import REPORT_POLICY
 from counterlens.app.site import Site, link, show, site
+from counterlens.app.study import has_study
 from counterlens.errors import InputError
 from counterlens.progress import idle
 from counterlens.report.page import page as report_page
@@ -54,6 +55,7 @@ def one(request: Request, run: str) -> HTMLResponse:
         request, "run.html", page=made, run=run, images=len(listed), growth=growing,
         done=opened.done,
         review=has_review(opened),
+        study=has_study(opened),
         command=str(opened.manifest["command"]), report=(opened.folder / "report.html").is_file(),
         inner=[name for name in here.folders.names() if name.startswith(f"{run}/")],
         models=model_of(opened),

@@ -73,3 +73,13 @@ def picture(data: bytes) -> Response:
 def snapped(side: int) -> int:
     """The kept size of thumbnails that is nearest to a wanted one."""
     return min(SIDES, key=lambda known: abs(known - side))
+
+
+def row_picture(here: Site, run: Run, row: Row, side: int = 160) -> Response:
+    """A picture of an image of a run, from its data set where that may be opened."""
+    source = here.folders.source(spec_of(run, row.set), row.id)
+    if source is None:
+        return small_picture(here, here.folders.picture(run, row.picture), side)
+    key = f"{source} {snapped(side)}"
+    data = here.thumbnails.get(key, lambda: here.decoder.of_set(*source, side=snapped(side)))
+    return picture(data)

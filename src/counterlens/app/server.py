@@ -16,7 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp
 
-from counterlens.app import ask, browse, judge
+from counterlens.app import ask, browse, judge, repairs, study
 from counterlens.app.decoder import Decoder
 from counterlens.app.folders import Folders, NotFound
 from counterlens.app.jobs import Jobs
@@ -33,6 +33,7 @@ _STATIC = {
     "app.js": ("counterlens.app", "static", "text/javascript"),
     "queue.js": ("counterlens.app", "static", "text/javascript"),
     "review.js": ("counterlens.app", "static", "text/javascript"),
+    "study.js": ("counterlens.app", "static", "text/javascript"),
     "grid.js": ("counterlens.app", "static", "text/javascript"),
 }
 _FILES = {"report.js": "script.js"}
@@ -68,7 +69,7 @@ def create(
 
     app = FastAPI(lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
     app.state.site = here
-    for part in (browse, ask, judge):
+    for part in (browse, ask, judge, study, repairs):
         app.include_router(part.router)
     app.get("/static/{name}")(static)
     app.exception_handler(CounterlensError)(known_error)
