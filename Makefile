@@ -40,7 +40,7 @@ test-slow: install
 	$(BIN)/pytest -m slow
 
 test-browser: install
-	COUNTERLENS_BROWSER=required $(BIN)/pytest tests/journeys/test_browser.py
+	COUNTERLENS_BROWSER=required $(BIN)/pytest tests/journeys/test_browser.py tests/journeys/test_app_browser.py
 
 check: install
 	$(BIN)/ruff format --check src tests tools benchmarks examples

@@ -6,10 +6,11 @@ the next image and 50 ms for a verdict that is on disk. Two reviewers who write 
 at once, while the server is killed twice (SIGKILL), lose none, double none and swap none.
 
 The images are files of their own, 1,000 different pictures in all: those of sample:cifar10 enlarged
-to 320 × 320, each with its own brightness and shift, as JPEG. The answers of the filter are made up. The reviewers are simulated: a client
-that, as the page does, keeps each verdict until it is acknowledged and sends it again otherwise.
-The next image is measured twice: as the page has it, which fetches three images ahead, and with
-nothing fetched ahead, facts and picture together. The server and its clients share the cores.
+to 320 × 320, each with its own brightness and shift, as JPEG. The answers of the filter are made
+up. The reviewers are simulated: a client that, as the page does, keeps each verdict until it is
+acknowledged and sends it again otherwise. The next image is measured twice: as the page has it,
+which fetches three images ahead, and with nothing fetched ahead, facts and picture together. The
+server and its clients share the cores.
 
     python benchmarks/bench_review_app.py [--images 20000] [--requests 200] [--verdicts 2000]
 """

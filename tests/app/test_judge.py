@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from app.made_runs import COUNT, shortlist
 from counterlens.errors import InputError
 from counterlens.review import (
     Store,
@@ -27,28 +28,6 @@ from counterlens.review import (
 from counterlens.runs import Number, Run
 from counterlens.workflows.curate.review import review
 from report_runs import explain_run, picture
-
-COUNT = 60
-
-
-def shortlist(root: Path, count: int = COUNT, kind: str = "adversarial") -> Run:
-    """A curation of made-up pictures, written as `curate` writes it."""
-    run = Run.create(root / "mined", "curate adversarial", {"pool": "made up"})
-    run.note(kind=kind, data_fingerprint="f00d")
-    rows = []
-    for i in range(count):
-        path = run.path("images", f"{i:05d}.png")
-        path.write_bytes(picture(i))
-        rows.append(
-            {
-                "id": f"cat/{i:05d}.png", "label": "cat", "answer": f"secret-{i}", "rank": i + 1,
-                "confidence": 0.9, "image": f"images/{path.name}", "sha256": "0", "width": 32,
-                "height": 32, "suggested": ["texture"],
-            }
-        )  # fmt: skip
-    run.write_table("shortlist", rows)
-    run.finish()
-    return run
 
 
 @pytest.fixture

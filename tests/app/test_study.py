@@ -12,35 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from app.made_runs import quality_run, repair_run
 from counterlens.app.study import by_logit, control_audit, pairs_of
 from counterlens.data import open_set
 from counterlens.review import Store, Verdict, store_path
 from counterlens.review.study import CONTROL, QUESTIONS, Answers, answers_path, arm_of, trials
 from counterlens.runs import Run
-from report_runs import CLASSES, audit_run, explain_run, picture, simulate
-
-
-def quality_run(root: Path, model: str = "zoo:cifar10-plain-small") -> Run:
-    """An evaluation of two methods on six pictures, written as `explain evaluate` writes it."""
-    run = Run.create(root / "quality", "evaluate", {"model": model})
-    rows = []
-    for i in range(6):
-        for k, name in enumerate(("original", "dvce", "diffusion")):
-            path = run.path("images", f"{name}/{i}.png")
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(picture(10 * i + k))
-        sides = ["dvce", "diffusion"][:: 1 if i % 2 else -1]
-        rows.append(
-            {
-                "id": f"cifar10/{i:05d}", "target": CLASSES[i % 3],
-                "original": f"images/original/{i}.png",
-                "left": f"images/{sides[0]}/{i}.png", "right": f"images/{sides[1]}/{i}.png",
-                "left_method": sides[0], "right_method": sides[1],
-            }
-        )  # fmt: skip
-    run.write_table("study", rows)
-    run.finish()
-    return run
+from report_runs import audit_run, explain_run, simulate
 
 
 @pytest.fixture
@@ -152,18 +130,6 @@ def test_runs_without_pairs_and_read_only(app, tmp_path, run):
 
 def rate_refused(here: Any) -> int:
     return int(here.post("/study/answer.json", params={"run": "quality"}, json={}).status_code)
-
-
-def repair_run(folder: Path, verdict: str) -> Run:
-    """A receipt as `repair` writes one."""
-    run = Run.create(folder, "repair", {"model": "zoo:cifar10-plain-small"})
-    run.write_table(
-        "verdict", [{"verdict": verdict, "why": f"why {verdict}", "placebo": "placebo"}]
-    )
-    run.write_table("receipt", [{"kind": "all", "name": "all images", "n": 40, "before": 0.5}])
-    run.write_table("tried", [{"remedy": "dfr", "accuracy": 0.5}])
-    run.finish()
-    return run
 
 
 def test_receipts_stand_side_by_side(app, tmp_path):

@@ -3,6 +3,7 @@
 A run may come from anyone: rows without what a command writes are refused by name.
 """
 
+import sqlite3
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,8 +17,8 @@ from counterlens.runs import Run, reading
 from counterlens.workflows.curate.shortlist import about
 
 _making = threading.Lock()
-_made: set[Path] = set()
-"""Stores that this process has made or checked."""
+_held: dict[Path, sqlite3.Connection] = {}
+"""Stores that this process has made or checked, each with a connection that stays open."""
 
 
 @dataclass(frozen=True)
@@ -72,11 +73,19 @@ def store_of(run: Run) -> Store:
     """The store of verdicts on a run, made if need be; the command line uses the same."""
     path = store_path(run.folder)
     with _making:  # a second request must not find a store that is half made
-        if path not in _made or not path.is_file():
+        if path in _held and not path.is_file():
+            _held.pop(path).close()
+        if path not in _held:
             ids = [item.id for item in review_of(run).items]
-            Store.create(path, ids, about=about(run))
-            _made.add(path)
+            _held[path] = Store.create(path, ids, about=about(run)).held()
     return Store(path)
+
+
+def close_stores() -> None:
+    """Close the stores that were used; they are opened again when they are asked for."""
+    with _making:
+        while _held:
+            _held.popitem()[1].close()
 
 
 def store_if_any(run: Run) -> Store | None:

@@ -21,6 +21,7 @@ from counterlens.app.decoder import Decoder
 from counterlens.app.folders import Folders, NotFound
 from counterlens.app.jobs import Jobs
 from counterlens.app.options import AppOptions
+from counterlens.app.reviewable import close_stores
 from counterlens.app.security import Guard, Secrets
 from counterlens.app.site import Site, show
 from counterlens.app.thumbnails import Thumbnails
@@ -64,6 +65,7 @@ def create(
             here.decoder.warm()
         yield
         here.jobs.close()
+        close_stores()
         if decoder is None:
             here.decoder.close()
 

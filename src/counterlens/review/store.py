@@ -188,6 +188,17 @@ class Store:
         """Keep the verdicts of a file of JSON lines; returns how many were new."""
         return self.add(read_verdicts(Path(path)))
 
+    def held(self) -> sqlite3.Connection:
+        """A connection to keep open, and to close in the end.
+
+        SQLite tidies up when the last connection closes. While this one is open a verdict costs
+        one wait for the disk, without it three or four.
+        """
+        base = sqlite3.connect(self.path, timeout=_PATIENCE, check_same_thread=False)
+        base.execute("PRAGMA journal_mode = WAL")
+        base.execute("SELECT COUNT(*) FROM facts").fetchone()
+        return base
+
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
         """A connection whose changes are kept together, or not at all."""

@@ -58,6 +58,7 @@
   const draw = () => {
     const first = Math.max(0, Math.floor(scroller.scrollTop / height) - 1);
     const last = Math.min(rowsOf(), first + Math.ceil(scroller.clientHeight / height) + 3);
+    const held = document.activeElement; // a cell that moves to another row loses the focus
     const wanted = [];
     const rows = [];
     for (let r = first; r < last; r += 1) {
@@ -73,7 +74,6 @@
       }
       rows.push(row);
     }
-    const held = document.activeElement;
     grid.replaceChildren(...rows);
     for (const index of [...cells.keys()]) if (!wanted.includes(index)) cells.delete(index);
     for (const index of wanted) {

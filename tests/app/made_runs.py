@@ -1,0 +1,63 @@
+"""Runs for the tests of the app, written as the commands write them; pictures are made up."""
+
+from pathlib import Path
+
+from counterlens.runs import Run
+from report_runs import CLASSES, picture
+
+COUNT = 60
+
+
+def shortlist(root: Path, count: int = COUNT, kind: str = "adversarial") -> Run:
+    """A curation of made-up pictures, written as `curate` writes it."""
+    run = Run.create(root / "mined", "curate adversarial", {"pool": "made up"})
+    run.note(kind=kind, data_fingerprint="f00d")
+    rows = []
+    for i in range(count):
+        path = run.path("images", f"{i:05d}.png")
+        path.write_bytes(picture(i))
+        rows.append(
+            {
+                "id": f"cat/{i:05d}.png", "label": "cat", "answer": f"secret-{i}", "rank": i + 1,
+                "confidence": 0.9, "image": f"images/{path.name}", "sha256": "0", "width": 32,
+                "height": 32, "suggested": ["texture"],
+            }
+        )  # fmt: skip
+    run.write_table("shortlist", rows)
+    run.finish()
+    return run
+
+
+def quality_run(root: Path, model: str = "zoo:cifar10-plain-small") -> Run:
+    """An evaluation of two methods on six pictures, written as `explain evaluate` writes it."""
+    run = Run.create(root / "quality", "evaluate", {"model": model})
+    rows = []
+    for i in range(6):
+        for k, name in enumerate(("original", "dvce", "diffusion")):
+            path = run.path("images", f"{name}/{i}.png")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(picture(10 * i + k))
+        sides = ["dvce", "diffusion"][:: 1 if i % 2 else -1]
+        rows.append(
+            {
+                "id": f"cifar10/{i:05d}", "target": CLASSES[i % 3],
+                "original": f"images/original/{i}.png",
+                "left": f"images/{sides[0]}/{i}.png", "right": f"images/{sides[1]}/{i}.png",
+                "left_method": sides[0], "right_method": sides[1],
+            }
+        )  # fmt: skip
+    run.write_table("study", rows)
+    run.finish()
+    return run
+
+
+def repair_run(folder: Path, verdict: str) -> Run:
+    """A receipt as `repair` writes one."""
+    run = Run.create(folder, "repair", {"model": "zoo:cifar10-plain-small"})
+    run.write_table(
+        "verdict", [{"verdict": verdict, "why": f"why {verdict}", "placebo": "placebo"}]
+    )
+    run.write_table("receipt", [{"kind": "all", "name": "all images", "n": 40, "before": 0.5}])
+    run.write_table("tried", [{"remedy": "dfr", "accuracy": 0.5}])
+    run.finish()
+    return run
