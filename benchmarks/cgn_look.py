@@ -33,7 +33,7 @@ def look(given: argparse.Namespace) -> None:
         print(f"{which}: contrast to be raised by {[round(gain, 2) for gain in gains]}", flush=True)
     classifier = train_digit_classifier(
         digits[0], folder=given.runs / "look-classifier", device=device, log=lambda line: None,
-        updates=given.digit_classifier_updates, graph=device.type == "cuda",
+        updates=given.digit_classifier_updates,
     )  # fmt: skip
     print(
         f"the classifier reads {accuracy(classifier, digits[1]).value:.1%} of real digits",

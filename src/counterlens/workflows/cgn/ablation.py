@@ -45,7 +45,7 @@ def ablate(
         pool = Pool(x, y)
         log(f"{len(arms)} classifiers of {least} counterfactuals")
         net = train_stack(
-            pool, arms, [i for _, i in cells], epochs=epochs, log=log, graph=pool.x.is_cuda,
+            pool, arms, [i for _, i in cells], epochs=epochs, log=log,
             folder=run.folder / "state" / f"size-{size}",
         )  # fmt: skip
         right = (answers(net, test.x) == test.y[:, None]).float().mean(0).tolist()

@@ -214,7 +214,6 @@ def _train(
             epochs=epochs,
             folder=run.folder / "state" / f"classifiers-{size}",
             log=log,
-            graph=pool.x.is_cuda,
         )
         trained += [_Trained(a, s, net, i, rows) for i, (a, s, rows) in enumerate(group)]
     for one in trained:

@@ -67,7 +67,6 @@ def train_digit_classifier(
     device: torch.device,
     log: Callable[[str], None],
     updates: int = 2000,
-    graph: bool = False,
 ) -> DigitNet:
     """A network that reads masks: real digits, a third each as they are, above 0.1, above 0.5."""
     grey = digits.grey
@@ -80,7 +79,7 @@ def train_digit_classifier(
     epochs = -(-updates // max(1, len(x) // CLASSIFIER_BATCH))
     return train_stack(
         pool, [rows], [0], epochs=epochs, folder=folder, log=log, batch=CLASSIFIER_BATCH,
-        graph=graph, quick=True,
+        quick=True,
     )  # fmt: skip
 
 

@@ -85,7 +85,6 @@ def train_stack(
     folder: Path,
     log: Log,
     batch: int = 64,
-    graph: bool = False,
     quick: bool = False,
 ) -> DigitNet:
     """One network per arm, in eval mode, as a stack.
@@ -116,7 +115,7 @@ def train_stack(
         seed=seeds[0],
         schedule="linear" if quick else "epochs",
         decay=0.7,
-        graph=graph,
+        graph=pool.x.is_cuda,
         log_every=500,
         checkpoint_minutes=2.0,
     )

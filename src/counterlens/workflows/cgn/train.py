@@ -140,7 +140,7 @@ def _begin(
         train, test = splits
         digit_classifier = train_digit_classifier(
             train, folder=run.folder / "state" / "digit-classifier", device=device, log=log,
-            updates=recipe.digit_classifier_updates, graph=device.type == "cuda",
+            updates=recipe.digit_classifier_updates,
         )  # fmt: skip
         share = accuracy(digit_classifier, test)
         run.add_numbers({"cgn.digit_classifier": share})
