@@ -143,7 +143,8 @@ def test_an_audit_has_the_numbers_that_its_gates_may_name(finished: Path) -> Non
 
 def test_two_models_are_put_side_by_side(counterlens: Command) -> None:
     said = counterlens(
-        *("audit", MODEL, "zoo:cifar10-at-0.5", "sample:cifar10", "--limit", "60", "--out", "both")
+        *("audit", MODEL, "zoo:cifar10-ratio-small", "sample:cifar10"),
+        *("--limit", "60", "--out", "both"),
     )
     assert (said.code, said.last) == (0, "both/compare")
     rows = [
@@ -155,7 +156,7 @@ def test_two_models_are_put_side_by_side(counterlens: Command) -> None:
 
 def test_a_family_is_named_described_and_drawn(counterlens: Command) -> None:
     said = counterlens(
-        *("audit", f"small={MODEL}", "robust=zoo:cifar10-at-0.5", "sample:cifar10"),
+        *("audit", f"small={MODEL}", "robust=zoo:cifar10-ratio-small", "sample:cifar10"),
         *("--about", "robust: training=by hand", "--limit", "60", "--out", "both"),
     )
     assert said.code == 0, said.err
@@ -195,7 +196,7 @@ def test_an_attack_gives_a_number_with_a_verdict(counterlens: Command) -> None:
 
 def test_the_images_reported_on_are_the_ones_attacked(counterlens: Command) -> None:
     said = counterlens(
-        *("audit", MODEL, "sample:cifar10", "--limit", "700", "--attack", "l2:0.02", "--out", "a"),
+        *("audit", MODEL, "sample:cifar10", "--limit", "560", "--attack", "l2:0.02", "--out", "a"),
         *("--attack-version", "fast", "--attack-points", "24", "--budget", "2s", "--quiet"),
     )
     assert said.code == 0, said.err
@@ -204,7 +205,7 @@ def test_the_images_reported_on_are_the_ones_attacked(counterlens: Command) -> N
     with np.load("a/tables/adversarial-l2-0.02.npz") as kept:
         attacked = kept["all_ids"].tolist()
     assert not split_by_id(attacked, 0.2).any()  # none of them served to fit the temperature
-    assert robust["n"] == len(attacked) == 24 < clean["n"] < 700
+    assert robust["n"] == len(attacked) == 24 < clean["n"] < 560
     assert 0 < robust["value"] <= 1
     assert f"the first 24 of the {clean['n']} reported images" in robust["protocol"]
 
