@@ -67,7 +67,7 @@ _KNOWN: dict[str, tuple[str, Unit, Better, float | None]] = {
     "ood_score.fpr95": ("FPR at 95 % TPR", "share", "down", None),
     "ood_score.worst_auroc": ("Worst-case AUROC", "share", "up", None),
     "ood.ece": ("Joint-distribution ECE", "share", "down", None),
-    "corruption.accuracy": ("Accuracy under", "share", "up", 0.05),
+    "corruption.accuracy": ("Accuracy under corruption", "share", "up", 0.05),
     "corruption.mce": ("mCE", "share", "down", 0.05),
     "corruption.relative_mce": ("Relative mCE", "share", "down", None),
     "robust.accuracy": ("Robust accuracy", "share", "up", 0.10),

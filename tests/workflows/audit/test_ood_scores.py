@@ -12,11 +12,13 @@ from counterlens import metrics
 from counterlens.classifier import Classifier
 from counterlens.data import open_set
 from counterlens.errors import InputError
+from counterlens.metrics.intervals.closed_form import delong
 from counterlens.metrics.ood_scores import Head, fit
 from counterlens.models import load
 from counterlens.models.parts import features, head
 from counterlens.report.pages import ood_scores as page
 from counterlens.workflows.audit.ood_score_attack import ScoreModel
+from counterlens.workflows.audit.ood_score_tables import _mean_number
 from counterlens.workflows.audit.run import audit
 
 MODEL, DATA = "zoo:cifar10-plain-small", "sample:cifar10"
@@ -87,6 +89,13 @@ def test_groups_have_the_mean_and_the_best_is_compared_with_all_others(result):
         assert row["best"] == max(means, key=lambda n: means[n])
         assert row["difference"] == pytest.approx(means[row["best"]] - means[row["other"]])
         assert row["low"] <= row["difference"] <= row["high"]
+
+
+def test_a_mean_over_perfect_sets_is_not_certain():
+    known, unknown = np.arange(60.0) + 100, np.arange(60.0)
+    number = _mean_number((known, unknown, unknown), ["a", "b"], 0)
+    assert number.value == number.high == 1.0
+    assert number.low == pytest.approx(delong(known, unknown)[0]) and number.low < 0.95
 
 
 def test_the_report_names_the_winner_and_the_convention(result):

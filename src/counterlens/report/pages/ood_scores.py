@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from counterlens.report.kit.blocks import Block, Cell, Column, Protocols, Table, Text
+from counterlens.report.kit.blocks import Badge, Block, Cell, Column, Protocols, Table, Text
 from counterlens.report.kit.parts import number_cell
 from counterlens.runs import Number, Run, key_part
 from counterlens.runs.keys import OOD_SCORES, show
@@ -23,9 +23,10 @@ def blocks(run: Run) -> list[Block]:
     lines = [(OOD_SCORES.get(score, score), text) for score, text in formulas.items()]
     means = [n.protocol for key, n in numbers.items() if key.startswith("ood_score.all.")]
     lines += [("Mean over sets", text) for text in dict.fromkeys(means)]
+    shown, _ = _subjects(rows)
     found: list[Block] = [
         _auroc_table(rows, numbers),
-        *(Text(sentence) for sentence in _sentences(pairs, numbers)),
+        *(Text(sentence) for sentence in _sentences(shown or ["all"], pairs, numbers)),
         _details(rows),
         Protocols(lines),
     ]
@@ -37,7 +38,8 @@ def blocks(run: Run) -> list[Block]:
 
 def _subjects(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[str]]:
     """Groups that say more than a set alone, and sets."""
-    every = list(dict.fromkeys(str(row["set"]) for row in rows))
+    every = [str(row["set"]) for row in rows if row["set"] not in GROUPS or row["sets"] > 1]
+    every = list(dict.fromkeys(every))
     sets = [name for name in every if name not in GROUPS]
     shown = [name for name in _ORDER if name in every] if len(sets) > 1 else []
     return shown, sets
@@ -67,7 +69,7 @@ def _auroc_table(rows: Sequence[Mapping[str, Any]], numbers: Mapping[str, Number
                     interval.text,
                     sub=interval.sub,
                     sort=interval.sort,
-                    tone="good" if best[name] == score else "",
+                    badge=Badge("best", "good") if best[name] == score else None,
                 )
             )
         body.append(cells)
@@ -81,10 +83,12 @@ def _value(numbers: Mapping[str, Number], name: str, score: str) -> float | None
     return number.value if number else None
 
 
-def _sentences(pairs: Sequence[Mapping[str, Any]], numbers: Mapping[str, Number]) -> list[str]:
+def _sentences(
+    shown: Sequence[str], pairs: Sequence[Mapping[str, Any]], numbers: Mapping[str, Number]
+) -> list[str]:
     """Which score is best in each group, and which are not clearly behind it."""
     lines = []
-    for group in _ORDER:
+    for group in shown:
         part = [row for row in pairs if row["set"] == group]
         if not part:
             continue

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from counterlens import metrics
-from counterlens.metrics.intervals.closed_form import percentile
+from counterlens.metrics.intervals.closed_form import delong, percentile
 from counterlens.metrics.ood_scores import (
     FEATURE_SCORES,
     FittedScore,
@@ -66,7 +66,7 @@ def write_tables(
         }
         means = {score: _mean_number(parts, names, seed) for score, parts in chosen.items()}
         run.add_numbers({f"ood_score.{group}.{score}_auroc": n for score, n in means.items()})
-        rows += [_row(group, score, run.numbers, "") for score in means]
+        rows += [{**_row(group, score, run.numbers, ""), "sets": len(names)} for score in means]
         pairs += _against_best(group, chosen, means, seed)
     run.write_table("ood_scores", rows)
     run.write_table("ood_score_pairs", pairs)
@@ -100,11 +100,24 @@ def _mean_number(parts: Sequence[np.ndarray], names: Sequence[str], seed: int) -
     inside, *outside = parts
     value = mean_auroc(inside, *outside)
     low, high = percentile(value, auroc_replicates(inside, *outside, seed=seed), (0.0, 1.0))
+    below, above = _unseen(inside, outside)
+    low, high = max(0.0, low - below), min(1.0, high + above)
     text = (
         f"mean of the AUROCs on {', '.join(names)}; {len(inside)} known; percentile bootstrap over "
-        "images, each set resampled"
+        "images, each set resampled, wider by Wilson where a set is told apart perfectly"
     )
     return Number(value, sum(len(one) for one in outside), low, high, text)
+
+
+def _unseen(inside: np.ndarray, outside: Sequence[np.ndarray]) -> tuple[float, float]:
+    """What resampling cannot show: sets told apart without an error, by their own intervals."""
+    below = above = 0.0
+    for scores in outside:
+        area = mean_auroc(inside, scores)
+        if area in (0.0, 1.0):
+            low, high = delong(inside, scores)
+            below, above = below + (area - low), above + (high - area)
+    return below / len(outside), above / len(outside)
 
 
 def _against_best(
