@@ -107,6 +107,7 @@ COMMANDS: dict[str, str] = {
     "doctor": f"counterlens doctor {PLAIN} sample:cifar10 {{run}}",
     "doctor-json": f"counterlens doctor {RATIO} --json {{run}}",
     "compare": "counterlens compare audit-fast/run audit-standard/run {to} -q",
+    "ratchet": "counterlens ratchet ratchet/failures.json audit/run --add wrong {to} -q",
     "compare-json": "counterlens compare audit/run audit-trained/run --json {to} -q",
     "report": "counterlens report audit/run",
     # explain

@@ -11,6 +11,7 @@ Workflows. Each takes objects as well as specs and returns a Result:
     audit       measure accuracy, calibration, unknown images, robustness
     doctor      is the model wrapped right? Ask before quoting numbers
     compare     several audits side by side, paired
+    ratchet     failures that were mended must not come back
     explain     what would have to change in an image, and where the model looks
     disagree    images on which two models disagree
     neurons     what units of the last layer react to
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
     from counterlens.workflows._shared.result import Result, open_result
     from counterlens.workflows.audit.doctor import doctor
     from counterlens.workflows.audit.run import audit
+    from counterlens.workflows.compare.ratchet import ratchet
     from counterlens.workflows.compare.run import compare
     from counterlens.workflows.curate.outdata import outdata
     from counterlens.workflows.disagree.run import disagree
@@ -99,6 +101,7 @@ _HOMES = {
     "open_set": "data",
     "outdata": "workflows.curate.outdata",
     "pgd": "search.pgd",
+    "ratchet": "workflows.compare.ratchet",
     "repair": "workflows.repair.run",
     "reproduce": "reproduce:",
     "robust": "search",
@@ -136,6 +139,7 @@ __all__ = [
     "open_set",
     "outdata",
     "pgd",
+    "ratchet",
     "repair",
     "reproduce",
     "robust",

@@ -10,7 +10,7 @@ from counterlens.cli.commands import command
 from counterlens.cli.options import app, check_models, finish, show_findings
 from counterlens.workflows._shared.options import option, record
 from counterlens.workflows.audit.options import AuditOptions, DoctorOptions
-from counterlens.workflows.compare.options import CompareOptions
+from counterlens.workflows.compare.options import CompareOptions, RatchetOptions
 
 
 @command(
@@ -78,6 +78,21 @@ def compare(
     run = run_compare(runs, options=options)
     finish(run, as_json=options.json, quiet=options.quiet)
     if any(not row["passed"] for row in run.table("gates")):
+        raise typer.Exit(1)
+
+
+@command(app, RatchetOptions, example="failures.json runs/second")
+def ratchet(
+    suite: Annotated[Path, typer.Argument(metavar="SUITE", help="File of the collected failures.")],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The audit of the release.")],
+    options: RatchetOptions,
+) -> None:
+    """Check a release: failures that were mended must not come back."""
+    from counterlens.workflows.compare.ratchet import ratchet as run_ratchet
+
+    found = run_ratchet(suite, run, options=options)
+    finish(found, as_json=options.json, quiet=options.quiet)
+    if any(not row["passed"] for row in found.table("gates")):
         raise typer.Exit(1)
 
 

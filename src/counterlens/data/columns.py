@@ -4,7 +4,8 @@
     class                the true class
     folder:2             the second folder of the picture's path; folder:1 is the class folder
     exif:Model           an EXIF field, by its name
-    image:brightness     measured: brightness, contrast, sharpness, aspect or side
+    image:brightness     measured: brightness, contrast, sharpness, colourfulness,
+                         aspect or side
     mask:area            share of the picture that its mask covers; mask:area@FOLDER for masks of
                          a folder, mask:area@key:NAME for masks of a packed file
 
@@ -162,6 +163,7 @@ MEASURES: Mapping[str, Callable[[Pixels], float]] = {
     "brightness": lambda pixels: float(_grey(pixels).mean()),
     "contrast": lambda pixels: float(_grey(pixels).std()),
     "sharpness": _sharpness,
+    "colourfulness": lambda pixels: float(np.ptp(pixels.astype(np.float64), axis=2).mean()) / 255,
     "aspect": lambda pixels: pixels.shape[1] / pixels.shape[0],
     "side": lambda pixels: float(min(pixels.shape[:2])),
 }

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -27,6 +28,8 @@ PAGES: dict[str, Any] = {
     "repair": repaired,
 }
 """Command → the module whose `sections(run)` shows it; TABLES names the tables it has shown."""
+_FOLDED = 60
+"""More numbers than these are folded."""
 
 
 def page(run: Run) -> Page:
@@ -151,9 +154,9 @@ def _numbers(run: Run) -> Section | None:
     if not numbers:
         return None
     told = Text("Every number of result.json, by its key. Intervals are 95 %.")
-    return Section(
-        "numbers", "All numbers", [told, number_list(numbers, caption="All numbers", keys=True)]
-    )
+    listed = number_list(numbers, caption="All numbers", keys=True)
+    many = len(numbers) > _FOLDED  # groups alone can make hundreds
+    return Section("numbers", "All numbers", [told, replace(listed, folded=many, quiet=not many)])
 
 
 def _card(run: Run, command: str) -> Section | None:

@@ -14,6 +14,9 @@ _FORM = re.compile(
 _NEEDS = (
     (r"groups\.(.+\.)?robust", "--groups and its --attack"),
     (r"groups\.(.+\.)?auroc", "--groups and its --ood set"),
+    (r"operating\.costs\..+", "--costs"),
+    (r"operating\..+", "its --threshold"),
+    (r"slices\..+", "--slices"),
     (r"groups\..+", "--groups with that column"),
     (r"robust\..+\.accuracy", "its --attack"),
     (r"ood\..+\.worst_(auroc|mmc)", "--ood-attack and its --ood set"),

@@ -8,7 +8,7 @@ AUDIT = (
     *("accuracy.top1", "calibration.ece", "calibration.ece_scaled", "calibration.temperature"),
     *("selective.aurra", "corruption.accuracy", "corruption.mce", "robust.accuracy"),
     *("ood.auroc", "ood.worst_auroc", "ood.mmc"),
-    "groups.worst",
+    *("groups.worst", "slices.confirmed"),
     *("bias.shape", "bias.texture", "bias.background_gap", "bias.colour_flip", "bias.frame_flip"),
 )
 HEADLINES = {

@@ -58,8 +58,8 @@ class Number:
         return cls(None, n, None, None, protocol, reason)
 
     @classmethod
-    def share(cls, hits: int, n: int, protocol: str) -> "Number":
-        """A share of independent cases with its Wilson interval.
+    def share(cls, hits: int, n: int, protocol: str, *, z: float = _Z) -> "Number":
+        """A share of independent cases with its Wilson interval; `z` is that of another level.
 
         >>> half = Number.share(5, 10, "five of ten")
         >>> half.value, round(half.low, 3), round(half.high, 3)
@@ -67,9 +67,9 @@ class Number:
         """
         if not n:
             return cls.missing("there are no cases", protocol)
-        p, scale = hits / n, 1 + _Z**2 / n
-        middle = (p + _Z**2 / (2 * n)) / scale
-        half = _Z * math.sqrt(p * (1 - p) / n + _Z**2 / (4 * n * n)) / scale
+        p, scale = hits / n, 1 + z**2 / n
+        middle = (p + z**2 / (2 * n)) / scale
+        half = z * math.sqrt(p * (1 - p) / n + z**2 / (4 * n * n)) / scale
         low, high = min(max(middle - half, 0.0), p), max(min(middle + half, 1.0), p)
         return cls(p, n, low, high, f"{protocol}; Wilson interval")
 

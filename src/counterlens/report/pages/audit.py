@@ -27,7 +27,14 @@ from counterlens.report.kit.parts import (
     status_badge,
     trust_badge,
 )
-from counterlens.report.pages import attacks, corruptions, groups, ood_scores
+from counterlens.report.pages import (
+    attacks,
+    corruptions,
+    groups,
+    ood_scores,
+    operating,
+    slices,
+)
 from counterlens.runs import Number, Run
 from counterlens.runs.keys import SCALED, meaning, reasons, show, show_interval
 
@@ -51,6 +58,8 @@ TABLES = (
     "robust_classes",
     "robust_confusions",
     "grids",
+    *slices.TABLES,
+    *operating.TABLES,
 )
 _TILES = (
     "accuracy.top1",
@@ -116,7 +125,9 @@ def sections(run: Run) -> list[Section]:
     made = [
         _accuracy(run, numbers),
         groups.section(run),
+        slices.section(run),
         _confidence(run, numbers),
+        operating.section(run),
         _ood(run, numbers),
         corruptions.section(run),
         attacks.section(run),
@@ -358,7 +369,7 @@ def _pictures(run: Run) -> Section | None:
     groups = [
         g
         for g in dict.fromkeys(row["group"] for row in run.table("gallery"))
-        if g != "mistakes" and not g.startswith("ood:")
+        if g != "mistakes" and not g.startswith(("ood:", "slice:"))
     ]
     shown = galleries(run, groups, {})
     return Section("pictures", "Pictures", shown) if shown else None

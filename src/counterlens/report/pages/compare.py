@@ -30,6 +30,7 @@ TABLES = (
     "everything",
     "notes",
     "flips",
+    "group_flips",
     *families.TABLES,
 )
 _BADGES: dict[str, tuple[str, Tone]] = {
@@ -67,12 +68,41 @@ _FLIPS = (
 
 
 def _flips(run: Run) -> list[Block]:
-    rates = {k: n for k, n in run.numbers.items() if meaning(k).area == "flips"}
+    rates = {
+        k: n
+        for k, n in run.numbers.items()
+        if meaning(k).area == "flips" and (".groups." not in k or ".groups.worst." in k)
+    }
     if not rates:
         return []
     rows = run.table("flips")
     listed = plain_table("flipped images", rows, folded=True) if rows else []
-    return [number_list(rates, caption="Flip rates"), *listed]
+    groups = run.table("group_flips")
+    by_group = [_group_flips(groups)] if groups else []
+    return [number_list(rates, caption="Flip rates"), *by_group, *listed]
+
+
+def _group_flips(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """Rates by group, the most broken first."""
+    models = len({row["model"] for row in rows}) > 1
+    body = []
+    for row in rows:
+        name = f"{row['column']} = {row['value']}"
+        cells = [
+            Cell(name, str(row["model"]) if models else ""),
+            Cell(f"{row['n']:,}", "", row["n"]),
+        ]
+        for kind in ("negative", "positive"):
+            ends = f"[{100 * row[f'{kind}_low']:.1f}, {100 * row[f'{kind}_high']:.1f}]"
+            cells.append(Cell(show(row[kind], "share"), ends, row[kind]))
+        body.append(cells)
+    columns = [
+        Column("Group"),
+        Column("n", numeric=True),
+        Column("Right before, wrong after", numeric=True, sub="simultaneous 95 %"),
+        Column("Wrong before, right after", numeric=True, sub="simultaneous 95 %"),
+    ]
+    return Table("Flips by group", columns, body, sortable=True, folded=len(rows) > 20)
 
 
 def _lead(run: Run, summary: Sequence[Mapping[str, Any]]) -> str:

@@ -33,7 +33,7 @@ def mistakes(
         }
         for i in order.tolist()
     ]
-    _add(run, images, "mistakes", found)
+    add(run, images, "mistakes", found)
 
 
 def surest(run: Run, images: ImageSet, answers: Answers, classes: Sequence[str]) -> None:
@@ -48,10 +48,11 @@ def surest(run: Run, images: ImageSet, answers: Answers, classes: Sequence[str])
         }
         for i in order.tolist()
     ]
-    _add(run, images, f"ood:{images.name}", found)
+    add(run, images, f"ood:{images.name}", found)
 
 
-def _add(run: Run, images: ImageSet, group: str, found: Sequence[dict[str, object]]) -> None:
+def add(run: Run, images: ImageSet, group: str, found: Sequence[dict[str, object]]) -> None:
+    """Write pictures of the set and their rows in the gallery; each entry names its `row`."""
     rows = [row for row in run.table("gallery") if row["group"] != group]
     for number, entry in enumerate(found):
         row = int(str(entry.pop("row")))

@@ -4,10 +4,12 @@ from counterlens.data import name_of
 from counterlens.explanations.edits.colour import colour_variants
 from counterlens.explanations.edits.frame import frame_variants
 from counterlens.metrics.ood_scores import parse_scores
+from counterlens.metrics.slices import TESTED
 from counterlens.runs import check_gates, key_part, parse_gate, refuse_impossible
 from counterlens.runs.number import Number
 from counterlens.workflows.audit import groups
 from counterlens.workflows.audit.corruptions import corruption_keys
+from counterlens.workflows.audit.operating import operating_keys
 from counterlens.workflows.audit.settings import Settings
 
 _ACCURACY = ("accuracy.top1", "accuracy.top1_all", "accuracy.top5", "selective.aurra")
@@ -29,6 +31,9 @@ def possible_keys(settings: Settings) -> list[str]:
             families = dict.fromkeys(variant.family for variant in variants)
             names = ("flip", "flip_mean", *(f"{family}_flip" for family in families))
             keys += [f"bias.{sweep}_{name}" for name in names]
+    keys += operating_keys(settings)
+    if settings.slices:
+        keys += ["slices.confirmed", *(f"slices.{k}.excess" for k in range(1, TESTED + 1))]
     keys += [f"robust.{key_part(ball)}.accuracy" for ball in settings.attack]
     keys += [f"robust.{name}-grid.accuracy" for name in settings.grid]
     metrics = ["auroc", "aupr", "fpr95", "mmc"]

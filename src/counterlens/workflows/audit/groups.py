@@ -22,10 +22,11 @@ from counterlens.metrics.groups import Flags, Group, Groups, Values
 from counterlens.runs import Kept, Number, Run, kept_logits, key_part
 from counterlens.workflows._shared.objects import Objects
 from counterlens.workflows.audit.settings import Settings
+from counterlens.workflows.audit.slices import SPEC as SLICES
+from counterlens.workflows.audit.slices import slices_of
 
 Columns = Mapping[str, Sequence[str | None]]
 _GIVEN = "=object:column@"
-SLICES = "slices:"
 
 
 def group_specs(given: object, objects: Objects) -> tuple[str, ...]:
@@ -83,6 +84,8 @@ def open_columns(settings: Settings, images: ImageSet, objects: Objects) -> dict
 
 
 def _values(spec: str, settings: Settings, images: ImageSet, objects: Objects) -> list[str | None]:
+    if spec.startswith(SLICES):
+        return texts(slices_of(spec, images), spec)
     if _GIVEN not in spec:
         return column_values(images, spec, settings.data)
     name, given = plain_name(spec), objects.columns.get(spec)

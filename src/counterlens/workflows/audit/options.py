@@ -1,5 +1,7 @@
 """What an audit can be asked to do; and the doctor."""
 
+from pathlib import Path
+
 from counterlens.workflows._shared.options import (
     Compute,
     Output,
@@ -150,6 +152,31 @@ class AuditOptions(Output, Resumable, Compute, Trust, Pipeline):
         "imagenet-c@ROOT.",
         unit="NAME@ROOT",
         group="Further tests",
+    )
+    slices: bool = option(
+        False,
+        help="Look for groups of images that nobody named on which the model errs more.",
+        group="Groups",
+    )
+    slice_encoder: str | None = option(
+        None,
+        help="Image–text pair whose features find the slices and whose phrases name them, e.g. "
+        "zoo:cifar10-clip. Default: the features of the model, no phrases.",
+        unit="PAIR",
+        group="Groups",
+    )
+    threshold: tuple[str, ...] = option(
+        (),
+        help="Operating point: coverage:0.9, risk:0.05, recall:CLASS:0.95, precision:CLASS:0.9 or "
+        "fpr:CLASS:0.05; chosen on calibration images, evaluated on the others.",
+        unit="TARGET",
+        group="Operating points",
+    )
+    costs: Path | None = option(
+        None,
+        help="Costs as a .csv, a row per true class, a column per decision: decide for the least.",
+        unit="FILE",
+        group="Operating points",
     )
     flips: int = option(
         0,

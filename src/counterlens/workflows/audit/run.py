@@ -34,7 +34,7 @@ from counterlens.workflows._shared.pipeline import reporting
 from counterlens.workflows._shared.result import Result
 from counterlens.workflows._shared.session import facts as manifest_facts
 from counterlens.workflows._shared.session import running
-from counterlens.workflows.audit import gallery, groups
+from counterlens.workflows.audit import gallery, groups, operating, slices
 from counterlens.workflows.audit.corruptions import check_corruptions, corruption_numbers
 from counterlens.workflows.audit.gates import check_requirements, gate_rows
 from counterlens.workflows.audit.grids import check_grids, grid_accuracy
@@ -148,6 +148,8 @@ def _check(settings: Settings) -> None:
         raise InputError(
             f"two sets are named {twice[0]!r}. Name one of them yourself: ood=NAME=SPEC."
         )
+    slices.check_slices(settings)
+    operating.check_operating(settings)
     groups.check_width(settings.group_width)
     check_scores(settings, names[1:])
     check_corruptions(settings)
@@ -177,10 +179,12 @@ def _audit(settings: Settings, folder: Path, facts: families.Told, objects: Obje
     protocol = choose(classifier, images)
     outside = [opened(from_images(spec, settings.data)) for spec in settings.ood]
     held = opened(settings.calibrate) if settings.calibrate else None
+    operating.check_classes(settings, protocol.classes)
     columns = groups.open_columns(settings, images, objects)
     fitted = opened(settings.ood_fit) if settings.ood_fit else None
     check_unknown(classifier, images, outside, settings.anyway)
     fit_on = fit_images(settings, classifier, images, held, fitted)
+    encoder = slices.open_encoder(settings, classifier)
 
     with running("audit", settings, name=name, folder=folder) as run:
         weights = weights_hash(classifier)
@@ -215,7 +219,12 @@ def _audit(settings: Settings, folder: Path, facts: families.Told, objects: Obje
         others, rows = surrogates(settings, classifier, images, protocol, objects.load)
         run.write_table("surrogates", rows)
         _attacks(outputs_of, images, outside, inside, reported, others)
+        slices.write_slices(run, encoder, images, protocol.classes, settings)
         groups.write_groups(run, columns, images, settings.group_width)
+        given = (outputs_of, classifier, protocol, images, held)
+        operating.write_operating(
+            run, lambda: operating.calibration_images(*given), inside, columns, settings
+        )
         run.write_table("gates", gate_rows(settings, run.numbers))
     return run
 

@@ -20,3 +20,18 @@ class CompareOptions(Output, Pipeline):
         unit="RULE",
         group="Gates",
     )
+
+
+@record
+class RatchetOptions(Output):
+    """Options of ratchet."""
+
+    add: str | None = option(
+        None,
+        help="Collect images of RUN: wrong (all it gets wrong), or a file of reviewed ids.",
+        unit="wrong|FILE",
+        group="Suite",
+    )
+    require: tuple[str, ...] = option(
+        (), help='Release gate, e.g. "ratchet.open<=20".', unit="RULE", group="Gates"
+    )

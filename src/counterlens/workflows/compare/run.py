@@ -29,6 +29,7 @@ from counterlens.workflows._shared.result import Result, runs_of
 from counterlens.workflows._shared.session import running
 from counterlens.workflows.compare import families, pairs
 from counterlens.workflows.compare.flips import flip_results
+from counterlens.workflows.compare.group_flips import group_flip_results
 from counterlens.workflows.compare.options import CompareOptions
 
 RULE = (
@@ -89,8 +90,10 @@ def _compare(
     ]
     paired = [{**row, "trust": _trust(row, numbers)} for row in paired if _whole(row, numbers)]
     rates, flipped = flip_results(logits)
+    group_rates, group_rows = group_flip_results(by_name, logits)
     tables = {
         "flips": flipped,
+        "group_flips": group_rows,
         "models": _models(names, opened),
         "families": families.family_rows(names, opened, facts),
         "response_rate": families.response_rows(names, opened),
@@ -100,7 +103,12 @@ def _compare(
         "paired": paired,
         "everything": _everything(numbers),
     }
-    return tables, {**_failure_counts(names, summary), **_paired_numbers(paired), **rates}
+    return tables, {
+        **_failure_counts(names, summary),
+        **_paired_numbers(paired),
+        **rates,
+        **group_rates,
+    }
 
 
 def model_names(runs: Sequence[Run]) -> list[str]:
