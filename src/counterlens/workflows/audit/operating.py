@@ -165,8 +165,9 @@ def calibration_images(
 def _keyed(target: Target, point: Point, found: dict[str, Number]) -> dict[str, Number]:
     part, t = f"operating.{key_part(target.text)}", point.threshold
     text = f"{target.text} on softmax probability at temperature 1: {point.guarantee}"
-    threshold = Number.missing(point.reason, text, point.n)
-    if t is not None:
+    if t is None:
+        threshold = Number.missing(point.reason, text, point.n)
+    else:
         threshold = Number(t, point.n, t, t, text)
     return {f"{part}.threshold": threshold, **{f"{part}.{k}": n for k, n in found.items()}}
 
