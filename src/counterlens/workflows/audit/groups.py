@@ -23,7 +23,7 @@ from counterlens.runs import Kept, Number, Run, kept_logits, key_part
 from counterlens.workflows._shared.objects import Objects
 from counterlens.workflows.audit.settings import Settings
 from counterlens.workflows.audit.slices import SPEC as SLICES
-from counterlens.workflows.audit.slices import slices_of
+from counterlens.workflows.audit.slices import check_slices, slices_of
 
 Columns = Mapping[str, Sequence[str | None]]
 _GIVEN = "=object:column@"
@@ -67,8 +67,10 @@ def _given(name: str, values: object, objects: Objects) -> str:
     return spec
 
 
-def check_width(half: float) -> None:
-    """Refuse a half-width that no share can have."""
+def check_groups(settings: Settings) -> None:
+    """Refuse a half-width that no share can have, and an encoder that finds no slices."""
+    check_slices(settings)
+    half = settings.group_width
     if not 0 < half < 0.5:
         raise InputError(f"group_width is {half}, expected a share above 0 and below 0.5: 0.15.")
 

@@ -109,11 +109,13 @@ def _side(logits: Tensor, labels: np.ndarray) -> _Side:
 
 
 Outputs = Callable[[ImageSet, str], Tensor]
+Sources = tuple[Outputs, Classifier, Protocol, ImageSet, ImageSet | None]
+"""Outputs of the model, the model, its protocol, the images, and images to calibrate on."""
 
 
 def write_operating(
     run: Run,
-    calibration: Callable[[], tuple[Tensor, np.ndarray]],
+    sources: Sources,
     inside: Inside,
     columns: Columns,
     settings: Settings,
@@ -121,7 +123,7 @@ def write_operating(
     """Choose each threshold, evaluate it on the reported images, also by group."""
     if not settings.threshold and settings.costs is None:
         return
-    chosen_on = _side(*calibration())
+    chosen_on = _side(*calibration_images(*sources))
     reported = _side(inside.logits, inside.labels.numpy())
     classes, rows, group_rows = inside.protocol.classes, [], []
     numbers: dict[str, Number] = {}

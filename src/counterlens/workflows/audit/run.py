@@ -148,9 +148,8 @@ def _check(settings: Settings) -> None:
         raise InputError(
             f"two sets are named {twice[0]!r}. Name one of them yourself: ood=NAME=SPEC."
         )
-    slices.check_slices(settings)
     operating.check_operating(settings)
-    groups.check_width(settings.group_width)
+    groups.check_groups(settings)
     check_scores(settings, names[1:])
     check_corruptions(settings)
     check_grids(settings)
@@ -222,9 +221,7 @@ def _audit(settings: Settings, folder: Path, facts: families.Told, objects: Obje
         slices.write_slices(run, encoder, images, protocol.classes, settings)
         groups.write_groups(run, columns, images, settings.group_width)
         given = (outputs_of, classifier, protocol, images, held)
-        operating.write_operating(
-            run, lambda: operating.calibration_images(*given), inside, columns, settings
-        )
+        operating.write_operating(run, given, inside, columns, settings)
         run.write_table("gates", gate_rows(settings, run.numbers))
     return run
 
