@@ -25,7 +25,7 @@ Workflows. Each takes objects as well as specs and returns a Result:
     zoo         what is shipped: models, generators, samples
 
 Models and images:
-    load, as_classifier, Classifier, Preprocess, bpda      open_set, as_image_set
+    load, as_classifier, Classifier, Preprocess, bpda, one_label      open_set, as_image_set
 
 Results:
     Result, open_result, Run, Number      CounterlensError, InputError
@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from counterlens.search.bpda import bpda
     from counterlens.search.pgd import pgd
     from counterlens.types import Preprocess
+    from counterlens.workflows._shared.multilabel import one_label
     from counterlens.workflows._shared.result import Result, open_result
     from counterlens.workflows.audit.doctor import doctor
     from counterlens.workflows.audit.run import audit
@@ -96,6 +97,7 @@ _HOMES = {
     "finetune": "workflows.train.finetune",
     "load": "models",
     "neurons": "workflows.neurons.run",
+    "one_label": "workflows._shared.multilabel",
     "ood_numbers": "metrics",
     "open_result": "workflows._shared.result",
     "open_set": "data",
@@ -134,6 +136,7 @@ __all__ = [
     "finetune",
     "load",
     "neurons",
+    "one_label",
     "ood_numbers",
     "open_result",
     "open_set",

@@ -70,6 +70,6 @@ def check_logits(z: Tensor, *, rows: int, name: str = "the classifier's output")
         raise InputError(f"{name} has shape {tuple(z.shape)}, expected ({rows}, classes).")
     if z.shape[1] < 2:
         raise InputError(
-            f"{name} has {z.shape[1]} class, expected at least 2. Turn a one-logit model into two: "
-            "torch.cat([-z / 2, z / 2], 1)."
+            f"{name} has {z.shape[1]} class, expected at least 2. Name both classes of a one-logit "
+            'model: Classifier(net, classes=["no", "yes"]).'
         )

@@ -32,6 +32,8 @@ class Classifier(nn.Module):
         preprocess: how pictures are prepared, in full; or
         size: only the size of the input, one side or (height, width).
         name: what reports call it; the type of the network unless given.
+        multilabel: each logit answers its own question, by its sigmoid; an image may have any
+            number of the classes.
         card: other facts about the model.
     """
 
@@ -49,14 +51,17 @@ class Classifier(nn.Module):
         size: int | tuple[int, int] | None = None,
         name: str | None = None,
         card: Mapping[str, Any] | None = None,
+        multilabel: bool = False,
     ) -> None:
         super().__init__()
+        self.multilabel = multilabel
         module, self.name = _module(net), name or _type_name(net)
         self.classes = _class_names(classes, self.name)
         self.preprocess = _preprocess(preprocess, size, self.name)
         self.card = dict(card or {})
         means, stds = _statistics(mean, std, module, self.preprocess.size)
-        if len(self.classes) == 2 and _one_logit(module, (len(means), *self.preprocess.size)):
+        shape = (len(means), *self.preprocess.size)
+        if not multilabel and len(self.classes) == 2 and _one_logit(module, shape):
             module = TwoLogits(_unsquashed(module, self.name))
         self.net = module
         self.register_buffer("mean", torch.tensor(means).view(1, -1, 1, 1), persistent=False)

@@ -254,7 +254,7 @@ NORMALISED = transforms.Normalize((0.5,) * 3, (0.25,) * 3)(planes().float() / 25
         ((PIXELS.astype(np.float32), LABELS), "Divide by 255"),
         ((PIXELS.astype(np.int64), LABELS), r"int64 pixels from 0 to 255.*astype\('uint8'\)"),
         ((PIXELS, LABELS[:5]), "12 pictures but 5 labels|12 images but 5 labels"),
-        ((PIXELS, np.eye(3)[LABELS]), "expected one class number or name per image|shape"),
+        ((PIXELS, np.eye(3)[LABELS]), "of one-hot labels give"),
         (Items(PIXELS, np.eye(3)[LABELS]), "one-hot labels give"),
         (Items(PIXELS, [0.5] * N), "expected one class number or name"),
         (np.zeros((4, 7, 7, 7), np.uint8), r"shape \(7, 7, 7\), expected 1, 3 or 4 channels"),

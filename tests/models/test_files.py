@@ -103,7 +103,7 @@ def test_a_file_imports_its_neighbours_and_leaves_the_path_alone(tmp_path):
         ("return sized(Net(), input_size='big')", "says 'big' for its input size"),
         ("return sized(Net(), input_size=(2, 8, 8))", r"says \(2, 8, 8\) for its input size"),
         ("return sized(Net(), input_size=16)", r"refuses images of shape \(2, 3, 16, 16\)"),
-        ("return sized(Net(outputs=1), input_size=8)", "1 class, expected at least 2"),
+        ("return sized(Net(outputs=1), input_size=8, classes=['a'])", "1 names, but.* 2 logits"),
         ("return sized(Net(), input_size=8, classes=['a'])", "1 names, but the module returns 3"),
         ("return sized(Net(), input_size=8, classes='abc')", "expected a list of names"),
         ("return sized(nn.Flatten(0), input_size=8)", "has shape"),

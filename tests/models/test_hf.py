@@ -175,7 +175,7 @@ def _edit(source, target, name, **facts):
             {"num_labels": 2, "id2label": {"0": "a", "1": "b"}, "label2id": {"a": 0, "b": 1}},
             r"classifier.bias \(4,\) instead of \(2,\)",
         ),
-        ("config.json", {"problem_type": "multi_label_classification"}, "one label per picture"),
+        ("config.json", {"problem_type": "regression"}, "expected a classifier"),
         ("config.json", {"model_type": "bert"}, "cannot be read as an image classifier"),
         ("preprocessor_config.json", {"do_resize": False}, "does not say to what size"),
         ("preprocessor_config.json", {"rescale_factor": 0.01, "do_rescale": True}, None),
@@ -200,12 +200,28 @@ def test_a_processor_read_wrongly_is_refused_not_trusted(vit, monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_one_logit_is_refused(tmp_path):
-    config = transformers.ViTConfig(image_size=32, patch_size=8, **{**SMALL, "num_labels": 1})
+def test_one_logit_becomes_two_classes(tmp_path):
+    facts = {"num_labels": 1, "id2label": {0: "ill"}}
+    config = transformers.ViTConfig(image_size=32, patch_size=8, **{**SMALL, **facts})
+    processor = transformers.ViTImageProcessor(size={"height": 32, "width": 32})
+    net = transformers.ViTForImageClassification(config).eval()
+    _save(tmp_path, (net, processor))
+    classifier = load(f"hf:{tmp_path}", device="cpu")
+    assert classifier.classes == ("not ill", "ill")
+    x = torch.rand(3, 3, 32, 32)
+    z = net((x - 0.5) / 0.5).logits[:, 0]
+    assert torch.allclose(classifier(x).diff(dim=1)[:, 0], z, atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_several_labels_per_image_are_read_from_the_configuration(tmp_path):
+    facts = {"problem_type": "multi_label_classification"}
+    config = transformers.ViTConfig(image_size=32, patch_size=8, **SMALL, **facts)
     processor = transformers.ViTImageProcessor(size={"height": 32, "width": 32})
     _save(tmp_path, (transformers.ViTForImageClassification(config), processor))
-    with pytest.raises(InputError, match="has 1 class, expected at least 2"):
-        load(f"hf:{tmp_path}")
+    classifier = load(f"hf:{tmp_path}", device="cpu")
+    assert classifier.multilabel
+    assert classifier.classes == ("ant", "bee", "cat", "dog")
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -52,7 +52,7 @@ def doctor(
     options: DoctorOptions,
 ) -> None:
     """Is this classifier wrapped right? Ask before quoting numbers."""
-    check_models(model)
+    check_models(model, *([options.exported_from] if options.exported_from else []))
     from counterlens.workflows.audit.doctor import doctor as run_doctor
 
     run = run_doctor(model, data, options=options)

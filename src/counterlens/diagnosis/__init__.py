@@ -16,6 +16,7 @@ from counterlens.diagnosis.finding import Finding, refuse_if_failed
 from counterlens.diagnosis.gradients import gradients
 from counterlens.diagnosis.pixels import pixels
 from counterlens.diagnosis.probes import Probes, gather, patchwork, rows_for
+from counterlens.diagnosis.uses import uses
 from counterlens.images import ImageSet
 from counterlens.progress import within
 from counterlens.types import Images, Logits
@@ -23,7 +24,7 @@ from counterlens.types import Images, Logits
 CHECKS = (
     *("training mode", "forward", "class count", "finite outputs", "logits", "randomness"),
     *("batch independence", "saturation", "answers", "gradients", "data pixels", "normalisation"),
-    *("pixel range", "channel order", "class order", "accuracy"),
+    *("pixel range", "channel order", "class order", "accuracy", "uses"),
 )
 BATCH, SMALL = 32, 4
 
@@ -69,21 +70,38 @@ def _run(classifier: Classifier, images: ImageSet | None, seed: int) -> list[Fin
     ]
     if found[-1].status == "fail":
         return [*found, pixels(probes.raw)]
+    if classifier.multilabel:
+        return [*found, *_outputs(classifier, probes, z), *_independent_labels()]
     return [*found, *_outputs(classifier, probes, z), *_meaning(classifier, probes, z, seed)]
 
 
 def _outputs(classifier: Classifier, probes: Probes, z: Logits) -> list[Finding]:
     kind, x = outputs.kind_of(z), probes.x[:SMALL]
     repeatable = outputs.repeatable(classifier, x)
+    followed = gradients(classifier, x, steady=repeatable.status == "ok")
     return [
         outputs.logits(z, classifier(40 * (x - 0.5))),
         repeatable,
         outputs.independent(classifier, x),
         outputs.saturation(z),
-        outputs.answers(outputs.log_probs(z, kind), fresh_norms=statistics.fresh(classifier.net)),
-        gradients(classifier, x, steady=repeatable.status == "ok"),
+        _answers(classifier, z, kind),
+        followed,
         pixels(probes.raw),
+        uses(classifier, x, gradients=followed.status == "ok"),
     ]
+
+
+def _answers(classifier: Classifier, z: Logits, kind: outputs.Kind) -> Finding:
+    if classifier.multilabel:
+        return outputs.label_answers(z, fresh_norms=statistics.fresh(classifier.net))
+    return outputs.answers(outputs.log_probs(z, kind), fresh_norms=statistics.fresh(classifier.net))
+
+
+def _independent_labels() -> list[Finding]:
+    """The checks that compare answers by softmax, which such a model does not give."""
+    why = "the model gives several labels per image; this check compares single answers."
+    names = ("normalisation", "pixel range", "channel order", "class order", "accuracy")
+    return [Finding(name, "skipped", why, "low") for name in names]
 
 
 def _meaning(classifier: Classifier, probes: Probes, z: Logits, seed: int) -> list[Finding]:

@@ -16,6 +16,8 @@ NOISE_FAIL, NOISE_WARN = 1e-3, 1e-4
 BATCH_FAIL, BATCH_WARN = 1e-2, 2e-3
 """Change of an image's logits with its neighbours; kernels differ with the batch size."""
 SATURATED_ROWS, SATURATED_MARGIN = 0.5, 50.0
+STILL = 0.02
+"""Standard deviation over images below which no label of a multi-label model moves."""
 ENOUGH = 8
 """Fewer images say nothing about a model."""
 _NOISY = ("batchnorm", "dropout", "droppath", "dropblock", "stochasticdepth", "rrelu", "gumbel")
@@ -210,6 +212,23 @@ def answers(log_p: Logits, *, fresh_norms: bool) -> Finding:
         f"mutual information of image and answer {told:.2g} nats"
     )
     if fresh_norms or told < 0.02:
+        why = "; batch norms hold their initial statistics" if fresh_norms else ""
+        fix = "Load the trained weights, and check that every key of the file was used."
+        return Finding("answers", "warn", f"looks untrained: {facts}{why}.", "medium", fix)
+    return Finding("answers", "ok", f"{facts}.")
+
+
+def label_answers(z: Logits, *, fresh_norms: bool) -> Finding:
+    """Do the labels depend on the image, where each has a logit of its own?"""
+    if len(z) < ENOUGH:
+        return Finding("answers", "skipped", f"{len(z)} images are too few to tell.", "low")
+    p = z.double().sigmoid()
+    spread = p.std(0).max().item()
+    facts = (
+        f"the probability of a label varies by up to {spread:.2g} (standard deviation over "
+        f"{len(z)} images)"
+    )
+    if fresh_norms or spread < STILL:
         why = "; batch norms hold their initial statistics" if fresh_norms else ""
         fix = "Load the trained weights, and check that every key of the file was used."
         return Finding("answers", "warn", f"looks untrained: {facts}{why}.", "medium", fix)

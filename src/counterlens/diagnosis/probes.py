@@ -86,6 +86,17 @@ def gather(classifier: Classifier, images: ImageSet | None, *, seed: int) -> Pro
     return Probes(x, labels, source, unmatched, tuple(pictures), mined)
 
 
+def pictures_of(classifier: Classifier, images: ImageSet | None, *, seed: int) -> list[np.ndarray]:
+    """Pictures of the data, or patchworks, as uint8 RGB."""
+    if images is None:
+        sheets = patchwork(classifier, rows_for(classifier.preprocess.size), seed=seed)
+        rows = (sheets * 255).round().to(torch.uint8).permute(0, 2, 3, 1).cpu().numpy()
+        return list(np.repeat(rows, 3, axis=3) if rows.shape[3] == 1 else rows)
+    count = rows_for(classifier.preprocess.size)
+    chosen = np.random.default_rng(seed).permutation(len(images))[:count]
+    return [images.read(int(i)) for i in chosen]
+
+
 def made_up(classifier: Classifier, count: int, *, seed: int) -> Probes:
     """Patchworks alone, without labels."""
     x = patchwork(classifier, count, seed=seed)

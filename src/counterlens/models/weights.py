@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from counterlens.classifier import Classifier
 from counterlens.errors import InputError, first_line
+from counterlens.models.inert import read_lightning
 from counterlens.models.parts import head_name
 
 State = dict[str, Tensor]
@@ -50,6 +51,9 @@ def read_state(
             warnings.simplefilter("ignore")  # of pickle protocols, which are no news to the user
             stored = torch.load(path, map_location="cpu", weights_only=not trust)
     except Exception as error:  # broken files make the readers raise almost anything
+        inert = None if trust else read_lightning(path)
+        if inert is not None:
+            return find_state(inert, str(path))
         if isinstance(error, pickle.UnpicklingError) and not trust:
             raise InputError(
                 f"{path} is no plain file of weights: it holds pickled Python objects, which can "
@@ -99,13 +103,25 @@ def _tensors(state: Mapping[Any, Any]) -> State:
 
 
 def strip_prefixes(state: State, wanted: Mapping[str, Tensor]) -> State:
-    """Drop wrappers' prefixes (module., model., …) that every key carries and `wanted` lacks."""
+    """Drop wrappers' prefixes (module., model., …) that every key carries and `wanted` lacks.
+
+    Where only a part of the file is the network, as in a checkpoint of Lightning that also holds a
+    loss or metrics, the one prefix under which all that is wanted stands is taken, the rest left.
+    """
     while state and not state.keys() & wanted.keys():
         prefix = next((p for p in _PREFIXES if all(k.startswith(p) for k in state)), None)
         if prefix is None:
             break
         state = {key[len(prefix) :]: value for key, value in state.items()}
-    return state
+    if state.keys() & wanted.keys():
+        return state
+    needed = [key for key in wanted if not key.endswith("num_batches_tracked")]
+    heads = {key.removesuffix(needed[0]) for key in state if key.endswith(f".{needed[0]}")}
+    whole = [head for head in heads if all(head + key in state for key in needed)]
+    if len(whole) != 1:
+        return state
+    size = len(whole[0])
+    return {key[size:]: value for key, value in state.items() if key.startswith(whole[0])}
 
 
 def fill(net: nn.Module, state: State, source: str) -> None:

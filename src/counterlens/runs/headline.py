@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from counterlens.runs.keys import meaning
 
 AUDIT = (
+    *("multilabel.auroc", "multilabel.accuracy", "multilabel.ece", "multilabel.exact_match"),
     *("accuracy.top1", "calibration.ece", "calibration.ece_scaled", "calibration.temperature"),
     *("selective.aurra", "corruption.accuracy", "corruption.mce", "robust.accuracy"),
     *("ood.auroc", "ood.worst_auroc", "ood.mmc"),

@@ -97,6 +97,10 @@ def class_names_of(source: Any, column: str | None = None) -> tuple[str, ...] | 
     if isinstance(features, Mapping):
         names = getattr(features.get(column or "label"), "names", None)
         return tuple(map(str, names)) if names else None
+    facts = getattr(source, "metadata", None)
+    if isinstance(facts, Mapping) and isinstance(facts.get("index2label"), Mapping):  # MAITE
+        known_names = {int(index): str(name) for index, name in facts["index2label"].items()}
+        return tuple(known_names.get(i, str(i)) for i in range(max(known_names, default=-1) + 1))
     names = getattr(source, "classes", None)
     if isinstance(names, list | tuple) and names and all(isinstance(one, str) for one in names):
         return tuple(names)
@@ -114,9 +118,24 @@ def split_item(item: Any, column: str | None, name: str) -> tuple[object, object
             )
         label = next((item[k] for k in ("label", "labels", "target") if k in item), None)
         return _encoded(item[keys[0]], name), label
+    if isinstance(item, tuple) and len(item) == 3 and isinstance(item[2], Mapping):  # MAITE
+        return item[0], _class_of(item[1], name)
     if isinstance(item, tuple | list) and item:
         return item[0], item[1] if len(item) > 1 else None
     return item, None
+
+
+def _class_of(target: object, name: str) -> object:
+    """The class of a MAITE target: a vector with one highest entry."""
+    vector = as_array(target)
+    if vector is None or vector.ndim != 1 or not vector.size:
+        return target
+    best = np.flatnonzero(vector == vector.max())
+    if len(best) > 1:
+        raise InputError(
+            f"{name} has a target with {len(best)} equal highest entries, expected one class."
+        )
+    return int(best[0])
 
 
 def _encoded(image: Any, name: str) -> object:

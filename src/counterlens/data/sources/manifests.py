@@ -1,7 +1,8 @@
 """Manifests: a table with a picture per row.
 
 Columns: `path` (relative to the manifest, or absolute), `label` (class name; empty or absent
-where unknown), `id` (default: the path). All other columns become `extra`.
+where unknown), `id` (default: the path). All other columns become `extra`. In place of `label`,
+`labels` has any number of names, joined by | or ; (in JSON and Parquet also a list).
 """
 
 import csv
@@ -11,7 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from counterlens.data.provenance import NAMES
-from counterlens.data.sets import Excluded, file_set, unfit
+from counterlens.data.sets import Excluded, file_set, fingerprint, unfit
+from counterlens.data.targets import matrix_of, parse_names, with_targets
 from counterlens.errors import InputError, MissingExtra, first_line
 from counterlens.images import ImageSet
 from counterlens.runs import plain_file, read_lines
@@ -38,13 +40,20 @@ def open_manifest(path: Path, *, name: str, excluded: list[Excluded] | None = No
         )
     files = table.pop("path")
     ids = [i or file for i, file in zip(table.pop("id", files), files, strict=True)]
+    several = [parse_names(cell) for cell in table.pop("labels", [])] or None
     labels = table.pop("label", [""] * len(files))
+    if several and any(labels):
+        raise InputError(
+            f"{path} has the columns label and labels, expected one of them: label for one class "
+            "per picture, labels for any number."
+        )
     if excluded is not None:
         why = [unfit(path.parent / file) for file in files]
         excluded += [(i, reason) for i, reason in zip(ids, why, strict=True) if reason]
         fit = [k for k, reason in enumerate(why) if not reason]
         if len(fit) < len(files):
             files, ids, labels = ([column[k] for k in fit] for column in (files, ids, labels))
+            several = several and [several[k] for k in fit]
             table = {key: [column[k] for k in fit] for key, column in table.items()}
     classes = _classes(set(labels) - {""})
     number_of = {label: k for k, label in enumerate(classes)} | {"": -1}
@@ -55,7 +64,13 @@ def open_manifest(path: Path, *, name: str, excluded: list[Excluded] | None = No
         key: np.array(column, dtype=object) if key in NAMES else _typed(column)
         for key, column in table.items()
     }
-    return replace(opened, extra=extra)
+    opened = replace(opened, extra=extra)
+    if several is None:
+        return opened
+    names = _classes({name for given in several for name in given})
+    marks = fingerprint("|".join(given) for given in several)
+    opened = replace(opened, fingerprint=fingerprint((opened.fingerprint, marks)))
+    return with_targets(opened, matrix_of(several, names), names)
 
 
 def _from_cells(path: Path) -> Columns:
@@ -88,9 +103,7 @@ def _from_lines(path: Path) -> Columns:
     """The columns of a .jsonl file; a key that a line lacks is empty there."""
     rows = [row for _, row in read_lines(path)]
     keys = dict.fromkeys(key for row in rows for key in row)
-    return {
-        key: ["" if (value := row.get(key)) is None else str(value) for row in rows] for key in keys
-    }
+    return {key: [_cell(row.get(key)) for row in rows] for key in keys}
 
 
 def _from_parquet(path: Path) -> Columns:
@@ -107,10 +120,14 @@ def _from_parquet(path: Path) -> Columns:
         stored = parquet.read_table(path)
     except (pyarrow.ArrowException, OSError) as error:
         raise InputError(f"{path} is no whole Parquet file ({first_line(error)}).") from None
-    return {
-        key: ["" if value is None else str(value) for value in stored[key].to_pylist()]
-        for key in stored.column_names
-    }
+    return {key: [_cell(value) for value in stored[key].to_pylist()] for key in stored.column_names}
+
+
+def _cell(value: object) -> str:
+    """A value as text; a list of labels as the names of one cell."""
+    if isinstance(value, list):
+        return "|".join(map(str, value))
+    return "" if value is None else str(value)
 
 
 def _classes(labels: set[str]) -> list[str]:

@@ -34,6 +34,7 @@ from counterlens.data.sources.items import (
     stored_labels,
 )
 from counterlens.data.sources.pixels import as_array, as_batch, as_pixels
+from counterlens.data.targets import with_targets
 from counterlens.errors import CounterlensError, InputError, first_line
 from counterlens.images import ImageSet, Pixels
 
@@ -150,7 +151,7 @@ def _parted(source: Any) -> tuple[Any, object]:
         if isinstance(source, tuple) and single and _is_image(one) and not _is_picture(two):
             return [one], [two]
         several = isinstance(one, list) or getattr(one, "ndim", 0) in (3, 4)
-        if several and (isinstance(two, list | tuple) or (marks is not None and marks.ndim == 1)):
+        if several and (isinstance(two, list | tuple) or (marks is not None and marks.ndim <= 2)):
             batch = None if isinstance(one, list) else as_array(one)
             if batch is not None and batch.ndim == 3:  # grey, n × height × width
                 return batch[..., None], two
@@ -201,9 +202,41 @@ def _renamed(image_set: ImageSet, name: str | None, classes: Sequence[str] | Non
 def _array_set(
     name: str, pixels: np.ndarray, labels: object, classes: Sequence[str] | None
 ) -> ImageSet:
+    matrix = None if labels is None or isinstance(labels, list | tuple) else as_array(labels)
+    if matrix is not None and matrix.ndim == 2:
+        return _several(
+            array_set(name, pixels, [-1] * len(pixels), (), where=name), matrix, classes
+        )
     given = None if labels is None else [label_of(one, name) for one in _each(labels)]
     marks, names = numbered_labels(given or [None] * len(pixels), classes, name)
     return array_set(name, pixels, marks, names, where=name)
+
+
+def _several(image_set: ImageSet, matrix: Any, classes: Sequence[str] | None) -> ImageSet:
+    """A set with a matrix of labels, one row per image."""
+    rows = np.asarray(matrix)
+    if ((rows == 1).sum(1) == 1).all() and np.isin(rows, (0, 1)).all():
+        raise InputError(
+            f"each label of {image_set.name} is a vector with one 1, so an image has one class: of "
+            "one-hot labels give labels.argmax(1)."
+        )
+    named = tuple(classes) if classes is not None else tuple(map(str, range(rows.shape[1])))
+    whole = rows.astype(np.int8) if np.array_equal(rows, rows.astype(np.int8)) else rows
+    opened = with_targets(image_set, whole, named)
+    marks = hashlib.sha256(opened.fingerprint.encode() + np.ascontiguousarray(whole).tobytes())
+    return replace(opened, fingerprint=marks.hexdigest()[:16])
+
+
+def _vectors(read: "ReadItems", labels: object) -> np.ndarray | None:
+    """A matrix of labels, where each item of a lazy object carries a vector of them."""
+    if labels is not None:
+        return None
+    first = read.item(0)[1]
+    vector = None if isinstance(first, str | int) else as_array(first)
+    if vector is None or vector.ndim != 1 or vector.size < 2:
+        return None
+    watch = _progress(f"{read.name}: reading labels", len(read.rows))
+    return np.stack([np.asarray(as_array(read.item(i)[1])) for i in watch(range(len(read.rows)))])
 
 
 def _each(labels: object) -> Sequence[object]:
@@ -219,6 +252,13 @@ def _lazy_set(
         raise InputError(f"{name} holds no images.")
     column, label_column = _columns(source, name)
     read = ReadItems(source, rows, name, column)
+    matrix = None if column else _vectors(read, labels)
+    if matrix is not None:
+        known = classes if classes is not None else class_names_of(source, label_column)
+        ids = unique(_ids(source, rows, name))
+        marks = np.full(len(rows), -1, dtype=np.int64)
+        plain = ImageSet(name, ids, marks, (), read, fingerprint=_fingerprint(read, marks, ()))
+        return _several(plain, matrix, known)
     given = _labels(source, read, labels, label_column)
     known = classes if classes is not None else class_names_of(source, label_column)
     marks, names = numbered_labels(given, known, name)

@@ -28,7 +28,18 @@ from counterlens.runs import read_object
 
 KEY = "counterlens"
 """Under which a file may hold its own description."""
-KNOWN = ("classes", "mean", "std", "size", "crop", "interpolation", "squash", "channels", "name")
+KNOWN = (
+    "classes",
+    "mean",
+    "std",
+    "size",
+    "crop",
+    "interpolation",
+    "squash",
+    "channels",
+    "name",
+    "multilabel",
+)
 ASSUMED = (
     "the file does not state mean and std: it gets pixels in [0, 1] as they are; where that is "
     "wrong, write them into FILE.json"
@@ -95,9 +106,11 @@ def wrap(
     )
     channels = facts.get("channels") or _channels(facts) or shape[1] or 3
     outputs = _outputs(net, (2, int(channels), *preprocess.size), path)
-    classes: Sequence[str] = facts.get("classes") or names_beside(path, max(outputs, 2)) or ()
-    classes = classes or numbered(max(outputs, 2))
-    if len(classes) != max(outputs, 2):
+    several = bool(facts.get("multilabel"))
+    count = outputs if several else max(outputs, 2)
+    classes: Sequence[str] = facts.get("classes") or names_beside(path, count) or ()
+    classes = classes or numbered(count)
+    if len(classes) != count:
         raise InputError(
             f"{path} gives {outputs} logits, but {len(classes)} classes are named. Give one name "
             "per logit, in their order; two for a single logit."
@@ -113,6 +126,7 @@ def wrap(
         preprocess=preprocess,
         name=str(facts.get("name") or path.stem),
         card={"weights_sha256": file_hash(path), **card, **({"notes": notes} if notes else {})},
+        multilabel=several,
     )
 
 

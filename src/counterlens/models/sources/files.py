@@ -63,10 +63,13 @@ def as_classifier(product: object, source: str, name: str) -> Classifier:
             "that takes images in [0, 1]."
         )
     preprocess, channels = _input_of(product, source)
-    logits = _probe(product, (channels, *preprocess.size), source)
-    classes = _classes_of(product, logits.shape[1], source)
+    outputs = _probe(product, (channels, *preprocess.size), source)
+    several = bool(getattr(product, "multilabel", False))
+    classes = _classes_of(product, outputs if several else max(outputs, 2), source)
     nothing, one = (0.0,) * channels, (1.0,) * channels
-    return Classifier(product, classes, nothing, one, preprocess=preprocess, name=name)
+    return Classifier(
+        product, classes, nothing, one, preprocess=preprocess, name=name, multilabel=several
+    )
 
 
 def _input_of(module: nn.Module, source: str) -> tuple[Preprocess, int]:
@@ -93,7 +96,8 @@ def _input_of(module: nn.Module, source: str) -> tuple[Preprocess, int]:
     return Preprocess((size[1], size[2])), size[0]
 
 
-def _probe(module: nn.Module, shape: tuple[int, int, int], source: str) -> Tensor:
+def _probe(module: nn.Module, shape: tuple[int, int, int], source: str) -> int:
+    """How many logits the module gives an image; 1 where it is one number per image."""
     was_training = module.training
     module.eval()
     at = next((p.device for p in module.parameters()), torch.device("cpu"))
@@ -109,8 +113,10 @@ def _probe(module: nn.Module, shape: tuple[int, int, int], source: str) -> Tenso
     finally:
         module.train(was_training)
     logits = out if isinstance(out, Tensor) else unwrap(out)
+    if isinstance(logits, Tensor) and logits.shape in ((2,), (2, 1)):
+        return 1
     check_logits(logits, rows=2, name=f"the output of {source}")
-    return logits
+    return logits.shape[1]
 
 
 def _classes_of(module: nn.Module, count: int, source: str) -> tuple[str, ...]:

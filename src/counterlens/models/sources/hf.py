@@ -56,6 +56,9 @@ def load_hf(spec: ModelSpec, *, trust: bool = False) -> Classifier:
         )
     _check(spec, net.config, report)
     preprocess, (mean, std), notes = read_processor(processor, str(spec))
+    several = net.config.problem_type == "multi_label_classification" and net.config.num_labels > 1
+    if net.config.num_labels == 1:
+        notes = [*notes, "one logit z counts as the two logits (−z/2, z/2)"]
     classifier = Classifier(
         net,
         class_names(net.config),
@@ -64,6 +67,7 @@ def load_hf(spec: ModelSpec, *, trust: bool = False) -> Classifier:
         preprocess=preprocess,
         name=local.name if local.is_dir() else spec.name.rpartition("/")[2],
         card={"source": "hf", **({"notes": notes} if notes else {})},
+        multilabel=several,
     )
     compare_processor(classifier, processor, str(spec))
     return classifier
@@ -121,20 +125,19 @@ def _check(spec: ModelSpec, config: Any, report: Mapping[str, Any]) -> None:
     ]
     if wrong:
         raise InputError(f"{spec}: weights do not fit config.json: {'; '.join(wrong[:3])}.")
-    if config.num_labels < 2:
+    if getattr(config, "problem_type", None) == "regression" or config.num_labels < 1:
         raise InputError(
-            f"{spec} has {config.num_labels} class, expected at least 2. Turn a one-logit model "
-            "into two in FILE.py:FACTORY: torch.cat([-z / 2, z / 2], 1)."
-        )
-    if getattr(config, "problem_type", None) not in (None, "single_label_classification"):
-        raise InputError(
-            f"{spec} solves a {config.problem_type} problem, expected one label per picture."
+            f"{spec} solves a {config.problem_type} problem with {config.num_labels} outputs, "
+            "expected a classifier."
         )
 
 
 def class_names(config: Any) -> tuple[str, ...]:
     """The names of a transformers configuration, in the order of the logits."""
     labels = {int(index): str(name) for index, name in config.id2label.items()}
+    if config.num_labels == 1:  # one logit, which the Classifier turns into two
+        name = labels.get(0, "LABEL_0")
+        return ("0", "1") if name == "LABEL_0" else (f"not {name}", name)
     return tuple(labels.get(index, str(index)) for index in range(config.num_labels))
 
 

@@ -18,6 +18,7 @@ from counterlens.checks import check_logits
 from counterlens.classifier import EXAMPLE, Classifier, pick_device
 from counterlens.errors import InputError, first_line
 from counterlens.models import load
+from counterlens.models.sources.maite import MaiteNet, is_maite
 from counterlens.models.weights import weights_hash
 from counterlens.types import Preprocess
 
@@ -43,9 +44,10 @@ def as_classifier(
     'Sequential'
 
     Args:
-        source: a spec (see `load`); a Classifier; a torch module; a function from normalised
-            images to logits. A module that says what it is (`pretrained_cfg` of timm, `config` of
-            transformers, `classes` and `input_size` of your own) needs nothing else.
+        source: a spec (see `load`); a Classifier; a torch module; a model of the MAITE protocol; a
+            function from normalised images to logits. A module that says what it is
+            (`pretrained_cfg` of timm, `config` of transformers, `classes` and `input_size` of your
+            own) needs nothing else.
         classes: names in the order of the logits, or how many there are.
         mean, std: what pixels in [0, 1] are normalised with.
         size: side of the input, or (height, width).
@@ -60,6 +62,9 @@ def as_classifier(
     if isinstance(source, type) or not callable(source):
         came = f"the class {source.__name__}" if isinstance(source, type) else type(source).__name__
         raise InputError(f"the model is {came}, expected {EXPECTED}. {_hint(source)}")
+    if is_maite(source):
+        source = MaiteNet(source)
+        name = name or source.name
     classifier: Classifier
     if isinstance(source, Classifier):
         classifier = source
@@ -150,6 +155,8 @@ def _described(net: Any) -> dict[str, Any]:
     classes = getattr(net, "classes", None)
     if isinstance(classes, list | tuple):
         facts["classes"] = classes
+    if getattr(net, "multilabel", False) is True:
+        facts["multilabel"] = True
     return facts
 
 
@@ -174,7 +181,8 @@ def _of_transformers(config: Any) -> dict[str, Any]:
     from counterlens.models.sources.hf import class_names
 
     size = getattr(config, "image_size", None)
-    facts: dict[str, Any] = {"classes": class_names(config)}
+    several = config.problem_type == "multi_label_classification" and config.num_labels > 1
+    facts: dict[str, Any] = {"classes": class_names(config), "multilabel": several}
     return facts | ({"size": tuple(size) if isinstance(size, list) else size} if size else {})
 
 

@@ -63,6 +63,10 @@ TABLES = (
 )
 _TILES = (
     "accuracy.top1",
+    "multilabel.auroc",
+    "multilabel.accuracy",
+    "multilabel.ece",
+    "multilabel.exact_match",
     "calibration.ece",
     "calibration.ece_scaled",
     "selective.aurra",
@@ -126,6 +130,7 @@ def sections(run: Run) -> list[Section]:
         _accuracy(run, numbers),
         groups.section(run),
         slices.section(run),
+        _labels(numbers),
         _confidence(run, numbers),
         operating.section(run),
         _ood(run, numbers),
@@ -160,6 +165,17 @@ def _accuracy(run: Run, numbers: Mapping[str, Number]) -> Section:
     return Section(
         "accuracy", "Accuracy", blocks, "What it gets right, class by class, and what it mixes up."
     )
+
+
+def _labels(numbers: Mapping[str, Number]) -> Section | None:
+    """Label by label, of a model that gives an image several."""
+    means = _area(numbers, "multilabel")
+    if not means:
+        return None
+    blocks: list[Block] = [number_list(means, caption="Over all labels")]
+    blocks += number_matrix(numbers, "label", caption="Label by label", subject="Label") or ()
+    lead = "Each label is a question of its own: its logit through a sigmoid, given from 0.5 on."
+    return Section("labels", "Labels", blocks, lead)
 
 
 def _class_table(rows: Sequence[Mapping[str, Any]]) -> Table:

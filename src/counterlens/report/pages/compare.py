@@ -31,6 +31,7 @@ TABLES = (
     "notes",
     "flips",
     "group_flips",
+    "parity",
     *families.TABLES,
 )
 _BADGES: dict[str, tuple[str, Tone]] = {
@@ -49,6 +50,7 @@ def sections(run: Run) -> list[Section]:
         *families.sections(run),
         Section("paired", "Paired differences", _paired(run.table("paired")), _PAIRED),
         Section("flips", "Flips", _flips(run), _FLIPS),
+        Section("parity", "Parity of logits", _parity(run), _PARITY),
         Section("everything", "Every shared number", _everything(run.table("everything"))),
         Section("models", "Runs compared", plain_table("models", run.table("models"))),
     ]
@@ -103,6 +105,21 @@ def _group_flips(rows: Sequence[Mapping[str, Any]]) -> Table:
         Column("Wrong before, right after", numeric=True, sub="simultaneous 95 %"),
     ]
     return Table("Flips by group", columns, body, sortable=True, folded=len(rows) > 20)
+
+
+_PARITY = (
+    "Whether a later run gives the logits of the first on each image, as an export of it must. "
+    "What makes them part: counterlens doctor MODEL DATA --exported-from MODEL."
+)
+
+
+def _parity(run: Run) -> list[Block]:
+    numbers = {k: n for k, n in run.numbers.items() if meaning(k).area == "parity"}
+    if not numbers:
+        return []
+    rows = run.table("parity")
+    listed = plain_table("images that part most", rows, folded=True) if rows else []
+    return [number_list(numbers, caption="Parity"), *listed]
 
 
 def _lead(run: Run, summary: Sequence[Mapping[str, Any]]) -> str:

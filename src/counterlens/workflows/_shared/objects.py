@@ -21,6 +21,7 @@ from counterlens.errors import InputError
 from counterlens.images import ImageSet, is_pillow
 from counterlens.models import load, parse
 from counterlens.models.sources.objects import as_classifier, object_spec
+from counterlens.workflows._shared.multilabel import single_label
 from counterlens.workflows._shared.pictures import WHOLE, Given
 from counterlens.workflows.compare.families import named
 
@@ -126,14 +127,19 @@ def headline(model: str, classifier: Classifier) -> str:
 
 def model_given(given: object, device: str) -> str | Classifier:
     """A model as its spec or, where it is an object, as a classifier on the device."""
-    return str(given) if isinstance(given, str | Path) else as_classifier(given, device=device)
+    if isinstance(given, str | Path):
+        return str(given)
+    return single_label(as_classifier(given, device=device), "this command")
 
 
 def load_all(
     specs: Sequence[object], *, device: str = "auto", trust_remote_code: bool = False
 ) -> list[Classifier]:
     """The classifiers of some specs and objects."""
-    return [as_classifier(one, device=device, trust_remote_code=trust_remote_code) for one in specs]
+    loaded = [
+        as_classifier(one, device=device, trust_remote_code=trust_remote_code) for one in specs
+    ]
+    return [single_label(one, "this command") for one in loaded]
 
 
 def pictures_given(given: Any, limit: int | None, seed: int) -> list[Given]:

@@ -3,6 +3,8 @@
 from collections import Counter
 
 from counterlens.diagnosis import examine
+from counterlens.diagnosis.export import export
+from counterlens.diagnosis.probes import pictures_of
 from counterlens.images import fitting_size
 from counterlens.runs import Number
 from counterlens.workflows._shared.objects import Objects, headline
@@ -32,6 +34,10 @@ def doctor(model: object, data: object = None, *, options: DoctorOptions) -> Res
     size, channels = fitting_size(classifier.preprocess), classifier.channels
     images = None if source is None else objects.open(source, size=size, channels=channels)
     findings = examine(classifier, images, seed=options.seed)
+    if options.exported_from is not None:
+        source_spec = objects.model_spec(options.exported_from)
+        pictures = pictures_of(classifier, images, seed=options.seed)
+        findings.append(export(classifier, objects.load(source_spec), pictures))
     inputs = {"model": spec, "data": source}
     with running("doctor", options, name=classifier.name, inputs=inputs) as run:
         run.note(**facts(classifier, images, seed=options.seed))

@@ -63,7 +63,9 @@ def check_requirements(settings: Settings) -> None:
     """Refuse gates that cannot be read, or on numbers that this audit cannot produce."""
     gates = [parse_gate(text) for text in settings.require]
     others = [gate for gate in gates if not groups.may_measure(gate.key, settings)]
-    refuse_impossible(others, [*possible_keys(settings), *groups.worst_keys(settings)])
+    labels = [gate.key for gate in gates if gate.key.startswith(("label.", "multilabel."))]
+    possible = [*possible_keys(settings), *groups.worst_keys(settings)]
+    refuse_impossible(others, [*possible, *labels])  # labels: once they are known
 
 
 def gate_rows(settings: Settings, numbers: dict[str, Number]) -> list[dict[str, object]]:

@@ -193,3 +193,11 @@ class AuditOptions(Output, Resumable, Compute, Trust, Pipeline):
 @record
 class DoctorOptions(Output, Compute, Trust):
     """Options of doctor."""
+
+    exported_from: str | None = option(
+        None,
+        help="The model that this one is an export of: names what makes their logits differ.",
+        unit="MODEL",
+        group="Models and data",
+        scope="objects",
+    )

@@ -38,6 +38,7 @@ from counterlens.workflows.audit import gallery, groups, operating, slices
 from counterlens.workflows.audit.corruptions import check_corruptions, corruption_numbers
 from counterlens.workflows.audit.gates import check_requirements, gate_rows
 from counterlens.workflows.audit.grids import check_grids, grid_accuracy
+from counterlens.workflows.audit.multilabel import is_multilabel, multilabel_audit
 from counterlens.workflows.audit.network_facts import network_facts
 from counterlens.workflows.audit.ood_scores import (
     FitImages,
@@ -175,6 +176,8 @@ def _audit(settings: Settings, folder: Path, facts: families.Told, objects: Obje
         return objects.open(spec, size=size, channels=channels)
 
     images = opened(settings.data)
+    if is_multilabel(classifier, images):
+        return multilabel_audit(settings, folder, name, classifier, images)
     protocol = choose(classifier, images)
     outside = [opened(from_images(spec, settings.data)) for spec in settings.ood]
     held = opened(settings.calibrate) if settings.calibrate else None

@@ -11,6 +11,7 @@ from counterlens.images import ImageSet
 from counterlens.label_spaces import match_classes
 from counterlens.search.fast.engine import differentiable
 from counterlens.types import Images, Logits
+from counterlens.workflows._shared.multilabel import single_label
 from counterlens.workflows.audit.protocol import Protocol, choose, judged_model
 from counterlens.workflows.audit.settings import Settings
 from counterlens.workflows.compare import families
@@ -50,7 +51,9 @@ def surrogates(
     for spec in (*settings.surrogate, *settings.peers):
         name = families.named(spec)[0]
         try:
-            fitted = _fitted(load(spec), name, classifier, images, protocol)
+            fitted = _fitted(
+                single_label(load(spec), "an attack"), name, classifier, images, protocol
+            )
         except InputError as error:
             if spec in settings.surrogate:
                 raise

@@ -31,6 +31,7 @@ from counterlens.workflows.compare import families, pairs
 from counterlens.workflows.compare.flips import flip_results
 from counterlens.workflows.compare.group_flips import group_flip_results
 from counterlens.workflows.compare.options import CompareOptions
+from counterlens.workflows.compare.parity import parity_results
 
 RULE = (
     "A model fails where it is behind the best of the comparison by more than the metric's limit "
@@ -91,9 +92,11 @@ def _compare(
     paired = [{**row, "trust": _trust(row, numbers)} for row in paired if _whole(row, numbers)]
     rates, flipped = flip_results(logits)
     group_rates, group_rows = group_flip_results(by_name, logits)
+    equal, parted = parity_results(logits)
     tables = {
         "flips": flipped,
         "group_flips": group_rows,
+        "parity": parted,
         "models": _models(names, opened),
         "families": families.family_rows(names, opened, facts),
         "response_rate": families.response_rows(names, opened),
@@ -108,6 +111,7 @@ def _compare(
         **_paired_numbers(paired),
         **rates,
         **group_rates,
+        **equal,
     }
 
 

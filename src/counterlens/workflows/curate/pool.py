@@ -18,6 +18,7 @@ from counterlens.label_spaces.matching import pair_classes
 from counterlens.models import load
 from counterlens.models.weights import weights_hash
 from counterlens.runs import Run, read_json, write_json
+from counterlens.workflows._shared.multilabel import single_label
 from counterlens.workflows._shared.session import Log
 from counterlens.workflows.curate.sharded import Where, in_shards
 
@@ -112,7 +113,8 @@ def load_models(specs: Sequence[str], *, device: str, trust_remote_code: bool) -
         raise InputError("no filter came. Name a model: --filter timm:resnet50.")
     if len(set(specs)) < len(specs):
         raise InputError(f"a model is named twice: {', '.join(specs)}.")
-    return [load(s, device=device, trust_remote_code=trust_remote_code) for s in specs]
+    loaded = [load(s, device=device, trust_remote_code=trust_remote_code) for s in specs]
+    return [single_label(one, "curation") for one in loaded]
 
 
 def choose_frame(models: Sequence[Classifier], parts: Parts, wanted: str) -> Frame:

@@ -15,6 +15,7 @@ from counterlens.metrics.intervals.paired import smallest_worst_gain
 from counterlens.models import parts
 from counterlens.models.sources.repaired import save_repaired
 from counterlens.runs import Number, Run
+from counterlens.workflows._shared.multilabel import single_label
 from counterlens.workflows._shared.objects import Objects, headline
 from counterlens.workflows._shared.options import takes
 from counterlens.workflows._shared.result import Result
@@ -81,7 +82,7 @@ def repair(model: object, options: RepairOptions) -> Result:
     limits, names = receipt.parse_allow(options.allow), remedy_names(options)
     objects = Objects(options.device, None, options.seed, options.trust_remote_code)
     spec = objects.model_spec(model)
-    classifier = objects.load(spec)
+    classifier = single_label(objects.load(spec), "a repair")
     _check_head(classifier)
     options = replace(
         options, fix=objects.set_spec(options.fix), check=objects.set_spec(options.check)
