@@ -17,6 +17,7 @@ from jaxtyping import Float, Int64, Shaped, UInt8
 from PIL import ExifTags, Image, ImageOps
 from torch import Tensor
 
+from counterlens.dicom import dicom_pixels, is_dicom
 from counterlens.errors import InputError, first_line
 from counterlens.runs import atomic, file_bytes
 from counterlens.types import Interpolation, Preprocess
@@ -35,7 +36,7 @@ SUFFIXES = frozenset(
     f".{ending}"
     for kinds in (
         ("jpg", "jpeg", "jpe", "jfif", "png", "webp", "bmp", "gif", "tif", "tiff"),
-        ("ppm", "pgm", "pbm", "pnm", "jp2", "avif"),
+        ("ppm", "pgm", "pbm", "pnm", "jp2", "avif", "dcm", "dicom"),
     )
     for ending in kinds
 )
@@ -134,6 +135,8 @@ def prepared(
 
 def decode_pillow(data: bytes, name: str) -> PillowImage:
     """Decode an encoded picture as a Pillow image in RGB."""
+    if is_dicom(data):
+        return Image.fromarray(dicom_pixels(data, name))
     try:
         with warnings.catch_warnings():
             # Pillow warns of odd metadata, which changes no pixel, and of bombs, checked below

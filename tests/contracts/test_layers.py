@@ -18,7 +18,9 @@ PLACES = {
     "importlinter": "",
     "jinja2": "report",
     "matplotlib": "explanations",
+    "pydicom": "dicom",
     "ray": "scale",
+    "tifffile": "dicom",
     "typer": "cli",
 }
 

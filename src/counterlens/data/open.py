@@ -13,9 +13,10 @@ from counterlens.errors import InputError
 from counterlens.images import ImageSet
 from counterlens.progress import within
 
-SCHEMES = ("pack", "known", "hf", "sample", "noise", "corrupted", "object")
+SCHEMES = ("pack", "wds", "stack", "known", "hf", "sample", "noise", "corrupted", "object")
 FORMS = (
-    "a folder of class folders, FILE.csv, FILE.jsonl, pack:FILE.npz, known:NAME@ROOT, "
+    "a folder of class folders, FILE.csv, FILE.jsonl, pack:FILE.npz, wds:SHARDS, stack:FILE, "
+    "known:NAME@ROOT, "
     "hf:DATASET#SPLIT, sample:NAME, noise:KIND or corrupted:NAME,SEVERITY@SPEC"
 )
 
@@ -111,6 +112,8 @@ def split(spec: str) -> tuple[str, str, str]:
 
 
 def _short(scheme: str, rest: str) -> str:
+    if scheme in ("wds", "stack"):
+        return Path(rest).stem.partition("{")[0].strip("-_") or Path(rest).parent.name or scheme
     if scheme == "pack":
         return Path(rest.split(".npz+")[0]).name.removesuffix(".npz")
     if scheme == "hf":
@@ -129,6 +132,14 @@ def _open(scheme: str, rest: str, name: str, size: tuple[int, int]) -> ImageSet:
         return open_packs(rest, name=name)
     if scheme == "sample":
         return open_sample(rest, name=name, size=size)
+    if scheme == "wds":
+        from counterlens.data.sources.shards import open_shards
+
+        return open_shards(rest, name=name)
+    if scheme == "stack":
+        from counterlens.data.sources.stacks import open_stack
+
+        return open_stack(rest, name=name)
     if scheme == "hf":
         from counterlens.data.sources.hub import open_hub
 
@@ -154,6 +165,11 @@ def _open_path(path: Path, name: str) -> ImageSet:
         return open_manifest(path, name=name)
     if suffix == ".npz":
         raise InputError(f"{path} is a packed file: type pack:{path}.")
-    if suffix in (".zip", ".tar", ".gz", ".tgz", ".7z", ".rar"):
+    if suffix == ".tar":
+        raise InputError(
+            f"{path} is an archive: unpack it first, or, if it is a WebDataset shard with pictures "
+            f"and their labels side by side, type wds:{path}."
+        )
+    if suffix in (".zip", ".gz", ".tgz", ".7z", ".rar"):
         raise InputError(f"{path} is an archive, expected {FORMS}. Unpack it first.")
     raise InputError(f"{path} is a file, expected {FORMS}.")

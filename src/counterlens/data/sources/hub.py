@@ -7,6 +7,7 @@ column of class labels are taken; code that a data set brings along is never run
 import hashlib
 import io
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,8 @@ def open_hub(text: str, *, name: str) -> ImageSet:
             f"hf:{text} needs the datasets package. Install it: pip install datasets."
         ) from None
     path, _, part = text.partition("#")
+    if _saved(Path(path)):
+        return hub_set(_from_disk(datasets, text, path, part), name=name, where=f"hf:{text}")
     if not part:
         raise InputError(f"hf:{text} names no split, expected hf:DATASET#SPLIT, e.g. #test.")
     owner, _, rest = path.partition("/")
@@ -51,6 +54,23 @@ def open_hub(text: str, *, name: str) -> ImageSet:
     except Exception as error:  # the hub's client raises a zoo of its own
         raise InputError(f"hf:{text} cannot be opened: {_line(error)}") from None
     return hub_set(table, name=name, where=f"hf:{text}")
+
+
+def _saved(folder: Path) -> bool:
+    """Whether a folder was written by `save_to_disk`."""
+    return any((folder / name).is_file() for name in ("state.json", "dataset_dict.json"))
+
+
+def _from_disk(datasets: Any, text: str, path: str, part: str) -> Any:
+    try:
+        found = datasets.load_from_disk(path)
+    except Exception as error:
+        raise InputError(f"hf:{text} cannot be opened: {_line(error)}") from None
+    if not isinstance(found, datasets.DatasetDict):
+        return found
+    if part not in found:
+        raise InputError(f"hf:{text} names none of its splits, which are {', '.join(found)}.")
+    return found[part]
 
 
 def hub_set(table: Any, *, name: str, where: str) -> ImageSet:
