@@ -8,6 +8,9 @@ unexport PYTHONDONTWRITEBYTECODE
 
 export UV_LINK_MODE ?= copy
 
+# extras of requirements.lock: all but the experiment trackers, which bring servers of their own
+LOCKED := train diffusion segment onnx app formats ray dev
+
 .PHONY: demo test test-slow test-peers test-browser check fmt docs lock install clean equation
 
 install: $(VENV)/.installed
@@ -22,7 +25,8 @@ $(VENV)/.installed: requirements.lock pyproject.toml | $(UV)
 	touch $@
 
 lock: | $(UV)
-	$(UV) pip compile --quiet --universal --generate-hashes --python-version 3.11 --all-extras \
+	$(UV) pip compile --quiet --universal --generate-hashes --python-version 3.11 \
+	  $(foreach extra,$(LOCKED),--extra $(extra)) \
 	  --no-emit-index-url --no-emit-find-links --no-header pyproject.toml -o requirements.lock
 
 demo: install

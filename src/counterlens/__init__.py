@@ -12,6 +12,8 @@ Workflows. Each takes objects as well as specs and returns a Result:
     doctor      is the model wrapped right? Ask before quoting numbers
     compare     several audits side by side, paired
     ratchet     failures that were mended must not come back
+    evidence    an audit as one document, for those who approve it
+    export      a run as other programs read it: model card, Croissant, FiftyOne, Label Studio
     explain     what would have to change in an image, and where the model looks
     disagree    images on which two models disagree
     neurons     what units of the last layer react to
@@ -66,6 +68,8 @@ if TYPE_CHECKING:
     from counterlens.workflows.compare.run import compare
     from counterlens.workflows.curate.outdata import outdata
     from counterlens.workflows.disagree.run import disagree
+    from counterlens.workflows.documents.evidence import evidence
+    from counterlens.workflows.documents.export import export
     from counterlens.workflows.explain.run import explain
     from counterlens.workflows.neurons.run import neurons
     from counterlens.workflows.repair.run import repair
@@ -92,8 +96,10 @@ _HOMES = {
     "curate": "curate:",
     "disagree": "workflows.disagree.run",
     "doctor": "workflows.audit.doctor",
+    "evidence": "workflows.documents.evidence",
     "examine": "diagnosis",
     "explain": "workflows.explain.run",
+    "export": "workflows.documents.export",
     "finetune": "workflows.train.finetune",
     "load": "models",
     "neurons": "workflows.neurons.run",
@@ -131,8 +137,10 @@ __all__ = [
     "curate",
     "disagree",
     "doctor",
+    "evidence",
     "examine",
     "explain",
+    "export",
     "finetune",
     "load",
     "neurons",

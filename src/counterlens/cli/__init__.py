@@ -15,7 +15,7 @@ from typing import Annotated, NoReturn, TextIO, cast
 import typer
 
 from counterlens.cli import audit as audits
-from counterlens.cli import browser, cgn
+from counterlens.cli import browser, cgn, documents
 from counterlens.cli import curate as curation
 from counterlens.cli import disagree as generating
 from counterlens.cli import explain as explanations
@@ -33,6 +33,7 @@ __all__ = [
     "browser",
     "cgn",
     "curation",
+    "documents",
     "explanations",
     "figures",
     "generating",

@@ -28,6 +28,7 @@ ROUNDED = 0.05
 """Mean difference, as a share of the spread, up to which rounding is taken for harmless."""
 ALIKE = 0.5
 """Correlation of the logits below which the networks are different ones."""
+CLIPPED = "clipped scales of a quantisation"
 BATCH = 32
 STATISTICS = {
     "ImageNet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
@@ -79,7 +80,7 @@ def export(
         return Finding(NAME, "fail", found, "medium", "Export the weights that are meant.")
     if gap <= ROUNDED:
         return Finding(NAME, "ok", f"{facts}: rounding.", "medium")
-    found = f"{facts}; correlation {alike:.2f}: coarse or clipped scales of a quantisation."
+    found = f"{facts}; correlation {alike:.2f}: coarse or {CLIPPED}."
     fix = "Calibrate the quantisation on images prepared as here, or keep more bits."
     return Finding(NAME, "warn", found, "medium", fix)
 
@@ -100,6 +101,8 @@ def faults(
         "a normalised input clipped to [0, 1]": ((x - mean) / std).clamp(0, 1) * std + mean,
         "a normalised input clipped to [−1, 1]": ((x - mean) / std).clamp(-1, 1) * std + mean,
     }
+    for k in range(1, 7):  # an input scale calibrated on darker pictures saturates above it
+        inputs[f"{CLIPPED} (pixels above {2.0**-k:.2g} clipped)"] = x.clamp(max=2.0**-k)
     if x.shape[1] == 3:
         inputs["channels in BGR order"] = x.flip(1)
         inputs["mean and std in BGR order"] = (x - mean.flip(1)) / std.flip(1) * std + mean

@@ -150,6 +150,14 @@ class Pipeline:
         group="Gates",
         scope="run",
     )
+    log_to: tuple[str, ...] = option(
+        (),
+        help="Log numbers and report to mlflow, wandb, tensorboard or trackio.",
+        unit="TRACKER",
+        choices=("mlflow", "wandb", "tensorboard", "trackio"),
+        group="Run",
+        scope="run",
+    )
 
 
 def options_of(kind: type[Any]) -> dict[str, Field[Any]]:

@@ -22,7 +22,10 @@ from counterlens.workflows.audit.gates import gate_rows
 from counterlens.workflows.audit.settings import Settings
 
 PROTOCOL = "several labels per image: the sigmoid of each logit, given from 0.5 on"
-_ONE_ANSWER = ("attack", "ood", "ood_attack", "radius_curve", "flips", "surrogate", "calibrate")
+_ONE_ANSWER = (
+    *("attack", "ood", "ood_attack", "radius_curve", "flips", "surrogate", "calibrate"),
+    "groups",
+)
 """Options that ask for one answer per image."""
 
 

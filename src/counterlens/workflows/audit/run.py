@@ -95,11 +95,11 @@ def audit(models: object, data: object, options: AuditOptions) -> Result:
     images = settings.data
     if len(specs) == 1:
         folder = options.out or new_folder("audit", f"{_short(specs[0])}-{name_of(images)}")
-        with reporting(options.junit) as runs:
+        with reporting(options.junit, options.log_to) as runs:
             runs.append(_audit(settings, folder, facts, objects))
         return Result(runs[0])
     parent = options.out or new_folder("audit", f"{len(specs)}-models-{name_of(images)}")
-    with reporting(options.junit) as runs:
+    with reporting(options.junit, options.log_to) as runs:
         for number, model in enumerate(specs, 1):
             folder = parent / f"{number}-{_short(model)}"
             if options.resume and (folder / "DONE").exists():

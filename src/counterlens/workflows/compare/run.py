@@ -56,7 +56,7 @@ def compare(*runs: str | Path | Run | Result | Sequence[Any], options: CompareOp
     opened = [_open(one) for one in runs_of(runs)]
     if len(opened) < 2:
         raise InputError(f"compare got {len(opened)} run, expected two or more: compare(a, b).")
-    with reading(*opened), reporting(options.junit) as reported:
+    with reading(*opened), reporting(options.junit, options.log_to) as reported:
         names = model_names(opened)
         tables, numbers = _compare(names, opened, options)
         inputs = {"runs": [str(one.folder) for one in opened]}
