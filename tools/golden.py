@@ -110,6 +110,8 @@ COMMANDS: dict[str, str] = {
     "ratchet": "counterlens ratchet ratchet/failures.json audit/run --add wrong {to} -q",
     "compare-json": "counterlens compare audit/run audit-trained/run --json {to} -q",
     "report": "counterlens report audit/run",
+    "evidence": "counterlens evidence audit/run --folder evidence",
+    "export": "counterlens export audit/run model-card --write-to export/README.md",
     # explain
     "explain-pixel": f"counterlens explain {RATIO} {PHOTO} sample:cifar10#3 --target cat "
     f"--target predicted --with {PLAIN} --radius 0.5 --radius 1.5 --steps 6 {{run}}",

@@ -54,7 +54,7 @@ def test_croissant(frozen: Path) -> None:
 def test_fiftyone(frozen: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FIFTYONE_DATABASE_DIR", str(tmp_path / "db"))
     monkeypatch.setenv("FIFTYONE_DO_NOT_TRACK", "true")
-    folder = export(frozen, "fiftyone", target=tmp_path / "fo")
+    folder = export(frozen, "fiftyone", write_to=tmp_path / "fo")
     try:
         from fiftyone.utils.data.importers import FiftyOneImageClassificationDatasetImporter
     except Exception as error:  # not installed, or its database does not start here

@@ -20,7 +20,7 @@ def evidence(run: Finished, options: EvidenceOptions) -> None:
     print(write(run, options=options))
 
 
-@command(app, ExportOptions, example="runs/first model-card --target README.md")
+@command(app, ExportOptions, example="runs/first model-card --write-to README.md")
 def export(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run, or a frozen set.")],
     form: Annotated[str, typer.Argument(metavar="FORM", help=f"{', '.join(FORMS)}.")],

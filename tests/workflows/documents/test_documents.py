@@ -73,7 +73,7 @@ def _inflated(stream: bytes) -> bytes:
 
 def test_the_model_card_opens_in_huggingface_hub(audited: Result, tmp_path: Path) -> None:
     hub = pytest.importorskip("huggingface_hub", reason="huggingface_hub is not installed")
-    path = cl.export(audited, "model-card", target=tmp_path / "README.md")
+    path = cl.export(audited, "model-card", write_to=tmp_path / "README.md")
     card = hub.ModelCard.load(path)
     results = {one.metric_type: one for one in card.data.eval_results}
     number = audited.numbers["accuracy.top1"]
@@ -106,7 +106,7 @@ def test_numbers_that_must_not_be_quoted_are_not_in_the_card(tmp_path: Path) -> 
 
 
 def test_label_studio_takes_the_tasks(audited: Result, tmp_path: Path) -> None:
-    folder = cl.export(audited, "label-studio", target=tmp_path / "ls")
+    folder = cl.export(audited, "label-studio", write_to=tmp_path / "ls")
     tasks = json.loads((folder / "tasks.json").read_text())
     rows = audited.table("gallery")
     assert [task["data"]["id"] for task in tasks] == [f"{r['group']}/{r['id']}" for r in rows]
@@ -118,7 +118,7 @@ def test_label_studio_takes_the_tasks(audited: Result, tmp_path: Path) -> None:
 
 
 def test_fiftyone_files_are_in_its_own_form(audited: Result, tmp_path: Path) -> None:
-    folder = cl.export(audited, "fiftyone", target=tmp_path / "fo")
+    folder = cl.export(audited, "fiftyone", write_to=tmp_path / "fo")
     stored = json.loads((folder / "labels.json").read_text())
     files = {path.stem for path in (folder / "data").iterdir()}
     assert files == set(stored["labels"])
@@ -127,7 +127,7 @@ def test_fiftyone_files_are_in_its_own_form(audited: Result, tmp_path: Path) -> 
     assert [one and one["label"] for one in stored["labels"].values()] == labels
     assert set(stored["classes"]) >= {label for label in labels if label}
     with pytest.raises(RunExists, match="is not empty"):
-        cl.export(audited, "fiftyone", target=tmp_path / "fo")
+        cl.export(audited, "fiftyone", write_to=tmp_path / "fo")
 
 
 @pytest.mark.parametrize(

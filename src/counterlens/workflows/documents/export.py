@@ -28,7 +28,7 @@ def export(run: str | Path | Run | Result, form: str, options: ExportOptions) ->
         form: model-card, croissant, fiftyone or label-studio.
 
     >>> import counterlens as cl
-    >>> cl.export("runs/mine", "model-card", target="README.md")            # doctest: +SKIP
+    >>> cl.export("runs/mine", "model-card", write_to="README.md")          # doctest: +SKIP
     """
     folder = run.folder if isinstance(run, Run | Result) else Path(run)
     if form not in FORMS:
@@ -40,12 +40,14 @@ def export(run: str | Path | Run | Result, form: str, options: ExportOptions) ->
         wanted = "a frozen set" if form == "croissant" else "a finished audit"
         raise InputError(f"{form} is written of {wanted}, and {folder} is none.")
     if form == "model-card":
-        return _text(options.target or folder / "model-card.md", exports.model_card(_audit(folder)))
+        return _text(
+            options.write_to or folder / "model-card.md", exports.model_card(_audit(folder))
+        )
     if form == "croissant":
-        return _croissant(folder, options.target)
-    target = options.target or folder.with_name(f"{folder.name}-{form}")
+        return _croissant(folder, options.write_to)
+    target = options.write_to or folder.with_name(f"{folder.name}-{form}")
     if target.exists() and any(target.iterdir()):
-        raise RunExists(f"{target} is not empty. Choose another target.")
+        raise RunExists(f"{target} is not empty. Choose another place: write_to.")
     rows, classes = _frozen_rows(folder) if frozen else _gallery(_audit(folder))
     if not rows:
         raise InputError(f"{folder} has no pictures to export.")

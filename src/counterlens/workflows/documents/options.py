@@ -28,7 +28,7 @@ class EvidenceOptions:
 class ExportOptions:
     """Options of export."""
 
-    target: Path | None = option(
+    write_to: Path | None = option(
         None,
         help="File or folder to write. Default: in or beside the run.",
         unit="PATH",
