@@ -24,7 +24,7 @@ from counterlens.workflows.audit.settings import Settings
 PROTOCOL = "several labels per image: the sigmoid of each logit, given from 0.5 on"
 _ONE_ANSWER = (
     *("attack", "ood", "ood_attack", "radius_curve", "flips", "surrogate", "calibrate"),
-    "groups",
+    *("groups", "grid", "corruptions", "ood_score", "ood_fit", "ood_near"),
 )
 """Options that ask for one answer per image."""
 
