@@ -20,13 +20,7 @@ from counterlens.errors import InputError
 from counterlens.images import ImageSet, fitting_size
 from counterlens.models.weights import weights_hash
 from counterlens.predictions import predict
-from counterlens.runs import (
-    Number,
-    Run,
-    keep_logits,
-    key_part,
-    new_folder,
-)
+from counterlens.runs import Number, Run, keep_logits, key_part, new_folder
 from counterlens.search import Robustness
 from counterlens.workflows._shared.objects import Objects, headline, texts
 from counterlens.workflows._shared.options import shared, takes
