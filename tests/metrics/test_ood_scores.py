@@ -73,7 +73,7 @@ def literal(name, x):
         case "knn":
             unit = x / np.sqrt((x**2).sum())
             gaps = sorted(np.sqrt(((unit - y / np.sqrt((y**2).sum())) ** 2).sum()) for y in FITTED)
-            return -gaps[49]
+            return -gaps[0]  # one per thousand images, at least one
         case "mahalanobis":
             means = _means()
             return max(-_distance(x, m, _tied(means)) for m in means)
@@ -122,6 +122,13 @@ def test_odin_equals_its_closed_form_on_a_linear_model():
         step = 0.1 * np.sign(weight.numpy()[top] - weight.numpy()[other])
         moved = weight.numpy() @ (image + step) / 10.0
         assert score == pytest.approx(max(moved) - _logsumexp(moved), abs=1e-12)
+
+
+def test_neighbours_grow_with_the_fitted_images():
+    for count, k in ((90, 1), (2000, 2), (50_000, 50), (60_000, 50)):
+        bank = torch.zeros(count, 2) + torch.tensor([1.0, 0.0])
+        found = fit("knn", bank, torch.zeros(count, dtype=torch.int64), HEAD)
+        assert f"k = {k}" in found.text
 
 
 def test_a_class_without_fitted_images_has_no_mean():

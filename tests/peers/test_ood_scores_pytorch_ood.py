@@ -75,7 +75,7 @@ def test_vim_in_the_same_dimension(case):
 
 def test_knn_at_unit_length(case):
     _, bank, labels, fresh = case
-    detector = api.KNN(nn.Identity(), k=50)
+    detector = api.KNN(nn.Identity(), k=1)
     detector.fit_features(bank, labels)
     agree(ours("knn", case), detector.predict_features(fresh), rtol=1e-3)
 

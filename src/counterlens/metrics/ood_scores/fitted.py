@@ -1,7 +1,9 @@
 """OOD scores with what they need from images that are not reported on.
 
-Constants: kNN k = 50, ReAct 90th percentile, ASH 90 %, as OpenOOD has them; ViM D = 1000 from 2048
-features on, 512 above 512, else half, as its authors. None is tuned on unknown images.
+Constants: kNN k = one per thousand fitted images, at most 50 (50 of CIFAR's 50,000; the paper, too,
+    scales k with the share of images used), ReAct 90th percentile, ASH 90 %, as OpenOOD has them;
+    ViM D = 1000 from 2048 features on, 512 above 512, else half, as its authors. None is tuned on
+    unknown images.
 Differs: k and D shrink with few fitted images, and the words of the score say to what.
 """
 
@@ -27,7 +29,7 @@ FEATURE_SCORES = (
     "ash_b",
 )
 SCORES = (*LOGIT_SCORES, "odin", *FEATURE_SCORES)
-NEIGHBOURS, REACT, ASH = 50, 90.0, 90.0
+NEIGHBOURS, PER_NEIGHBOUR, REACT, ASH = 50, 1000, 90.0, 90.0  # 50 of the 50,000 of CIFAR
 LEAST = 20
 
 ALIASES = {  # of OpenOOD and pytorch-ood
@@ -122,7 +124,7 @@ def fit(name: str, features: Rows, labels: Labels, head: Head) -> FittedScore:
         case "entropy":
             return FittedScore(name, "negative entropy", lambda x: formulas.entropy(head.logits(x)))
         case "knn":
-            k = min(NEIGHBOURS, len(bank))
+            k = min(NEIGHBOURS, max(1, round(len(bank) / PER_NEIGHBOUR)))
             return FittedScore(name, f"kNN, k = {k}", lambda x: formulas.knn(x, bank, k))
         case "mahalanobis" | "relative_mahalanobis":
             return _gaussian(name, bank, labels)
