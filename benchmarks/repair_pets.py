@@ -11,11 +11,12 @@ Result (case-seed; bar: worst group +20 points or more, at most 1 point lost wit
     90-2: pairs, not shown, worst group +20.1 points [+2.3, +38.0], without tag 91.2 -> 96.4 %
     100-0: pairs, better, worst group +37.3 points [+16.5, +56.4], without tag 85.7 -> 92.0 %
     100-1: pairs, better, worst group +39.4 points [+18.7, +58.1], without tag 85.1 -> 92.8 %
+    100-2: pairs, better, worst group +41.0 points [+21.3, +55.1], without tag 87.1 -> 93.7 %
     control-0: group-weights, not shown, worst group +6.8 points [−6.0, +18.8], without tag 95.9
       -> 96.4 %
 At 100 % dfr and group-weights refuse, pairs run. A held-out probe still finds the tag after
-erasure (AUROC 1.00 -> 0.72, 1.00 -> 0.73, 1.00 -> 0.68, 0.99 -> 0.67, 0.99 -> 0.73, 1.00 ->
-0.71): with 600 images for 1,280 features the bar of 0.5 is not reached.
+erasure (AUROC 1.00 -> 0.72, 1.00 -> 0.73, 1.00 -> 0.68, 0.99 -> 0.67, 0.99 -> 0.73, 0.99 -> 0.71,
+1.00 -> 0.71): with 600 images for 1,280 features the bar of 0.5 is not reached.
 Ranked by `neurons spurious` on 240 images, masks of what the tag leaves visible:
     90-0: 0 of 10 on the background; first dog, unit 1074, 60 % outside (chance 56 %)
     100-0: 1 of 10 on the background; first dog, unit 1219, 64 % outside (chance 55 %), background
