@@ -146,11 +146,11 @@ def test_a_stopped_run_goes_on_with_the_next_case(folder, pictures, tmp_path, mo
 def test_running_out_of_memory_goes_on_with_less(folder, pictures, tmp_path, monkeypatch):
     real, sizes = workflow._make, []
 
-    def failing(job, model, settings, cases, *rest):
+    def failing(job, settings, cases, *rest):
         sizes.append(len(cases))
         if len(cases) > 1:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        real(job, model, settings, cases, *rest)
+        real(job, settings, cases, *rest)
 
     monkeypatch.setattr(workflow, "_make", failing)
     made = run(folder, pictures, tmp_path / "run", target=["bridge"])

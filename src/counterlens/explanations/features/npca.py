@@ -2,11 +2,11 @@
 
 The features of a class's images, each weighed by how it enters the class's logit, are taken apart
 into principal components. Every component contributes a share of the logit, so one that shows the
-background (a feeder for a bird, a hand for a fish) can be told from those that show the thing.
+background (a feeder for a bird, a hand for a fish) can be distinguished from those that show the object.
 
 Paper: Neuhaus, Augustin, Boreiko, Hein 2023, Spurious Features Everywhere (neuhaus2023, section 3);
        used in Augustin et al. 2024 (digin2024, section 5).
-Differs: nothing. Components are counted from 0; all of them are kept, so contributions add up.
+Differs: nothing. Components are counted from 0; none is dropped, so contributions add up.
 """
 
 from dataclasses import dataclass

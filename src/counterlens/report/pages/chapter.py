@@ -12,7 +12,7 @@ from counterlens.runs.keys import show
 TABLES = ("neighbours",)
 FOLDER = "explained"
 SHOWN = 40
-_MADE = ("counterfactuals", "uvce")
+_COUNTERFACTUALS = ("counterfactuals", "uvce")
 
 Row = Mapping[str, Any]
 
@@ -24,10 +24,10 @@ def sections(run: Run) -> list[Section]:
         return []
     rows = inner.table("neighbours")
     settings = inner.manifest["settings"]
-    told = (
+    text = (
         f"The {len(rows)} mistakes it was surest of, by the method {settings.get('method')}. "
         "For each: the picture; changed towards what it shows (predicted → true: what would put "
-        "it right); changed further towards what it was taken for (true → predicted: what misled "
+        "it right); changed more towards what it was taken for (true → predicted: what misled "
         "it, more of it); where the evidence for either lies; and the nearest images by the "
         f"model’s own features, among {inner.manifest.get('neighbours', 'real images')}."
     )
@@ -36,19 +36,19 @@ def sections(run: Run) -> list[Section]:
     ]
     if inner is not run:
         blocks.append(Text(f"All pictures and tables of this chapter: {inner.folder.name}/."))
-    return [Section("worst-mistakes", "The worst mistakes, explained", blocks, told, "Mistakes")]
+    return [Section("worst-mistakes", "The worst mistakes, explained", blocks, text, "Mistakes")]
 
 
 def latest(run: Run) -> Run | None:
     """The newest finished explanation inside an audit."""
-    found = {
+    numbered = {
         int(match[1] or 1): path
         for path in run.folder.glob(f"{FOLDER}*")
         if (match := re.fullmatch(rf"{FOLDER}(?:-(\d+))?", path.name)) and (path / "DONE").exists()
     }
-    if not found:
+    if not numbered:
         return None
-    return Run.open(run.file(found[max(found)].relative_to(run.folder)))
+    return Run.open(run.file(numbered[max(numbered)].relative_to(run.folder)))
 
 
 def _strips(run: Run, row: Row, number: int) -> list[Strip]:
@@ -63,16 +63,16 @@ def _strips(run: Run, row: Row, number: int) -> list[Strip]:
         *_changed(run, name, str(predicted), "true → predicted"),
     ]
     beside = [start, *_maps(run, name), *_near(run, row)]
-    told = f"{name}: taken for {predicted} {sure}, really {label}"
+    text = f"{name}: taken for {predicted} {sure}, really {label}"
     first, second = ([one for one in part if one is not None] for part in (changed, beside))
     return [
-        Strip(f"{label} taken for {predicted}", told, first, f"mistake-{number}"),
+        Strip(f"{label} taken for {predicted}", text, first, f"mistake-{number}"),
         Strip("Where it looked, and what it resembles", name, second, f"near-{number}"),
     ]
 
 
 def _changed(run: Run, name: str, target: str, way: str) -> Iterable[Picture | None]:
-    for table in _MADE:
+    for table in _COUNTERFACTUALS:
         for row in run.table(table):
             if str(row["id"]) != name or str(row["target"]) != target:
                 continue
@@ -116,7 +116,7 @@ def _picture(
     alt: str,
     badge: Badge | None = None,
 ) -> Picture | None:
-    found = embed(run, file)
-    if found is None:
+    image = embed(run, file)
+    if image is None:
         return None
-    return Picture(found[0], alt, title, line, sub, found[1], badge=badge)
+    return Picture(image[0], alt, title, line, sub, image[1], badge=badge)

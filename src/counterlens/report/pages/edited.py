@@ -1,4 +1,4 @@
-"""Universal counterfactuals: how each picture was understood, and what each guide made of it."""
+"""Universal counterfactuals: mask and attention of each picture, and the images of each guide."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -25,14 +25,14 @@ _HIDDEN = ("original", "image", "start", "reconstruction", "mask", "attention", 
 _KINDS = {
     "class": "What would have to change",
     "attribute": "One attribute against another",
-    "error": "What would have made it right",
+    "error": "What would put it right",
 }
 
 
 def sections(run: Run) -> list[Section]:
     """Counterfactuals of classes, of attributes and of errors, each apart."""
     rows = run.table("uvce")
-    found = [
+    parts = [
         _section(run, kind, [row for row in rows if row["kind"] == kind])
         for kind in _KINDS
         if any(row["kind"] == kind for row in rows)
@@ -40,11 +40,11 @@ def sections(run: Run) -> list[Section]:
     guides = run.table("guides")
     if guides:
         lead = (
-            "Each row: pictures made with one classifier as the guide. Each column: the mean "
+            "Each row: pictures with one classifier as the guide. Each column: the mean "
             "confidence of one classifier in the target. On the diagonal the guide judges itself."
         )
-        found.append(Section("guides", "Who guides, who is convinced", [_matrix(guides)], lead))
-    return found
+        parts.append(Section("guides", "Who guides, who is convinced", [_matrix(guides)], lead))
+    return parts
 
 
 def _section(run: Run, kind: str, rows: Sequence[Mapping[str, Any]]) -> Section:
@@ -72,7 +72,7 @@ def _case(run: Run, rows: Sequence[Mapping[str, Any]], name: str) -> list[Block]
     target = first["target"]
     pictures = [
         _picture(run, first["original"], "as it is", f"{target} {_p(first['before'])}"),
-        _picture(run, first["reconstruction"], "made again", f"{first['psnr']:.1f} dB"),
+        _picture(run, first["reconstruction"], "reconstruction", f"{first['psnr']:.1f} dB"),
         _picture(run, first["mask"], "mask", f"{show(first['mask_share'], 'share')} of it"),
         _picture(run, first["start"], "prompt only", f"{target} {_p(first['prompt_only'])}"),
     ]
@@ -82,12 +82,12 @@ def _case(run: Run, rows: Sequence[Mapping[str, Any]], name: str) -> list[Block]
         line = f"{target} {_p(row['after'])}"
         pictures.append(_picture(run, row["image"], title, line, badge))
     known = f", really {first['label']}" if first.get("label") else ""
-    told = (
+    text = (
         f"{first['id']}: {first['predicted']} {_p(first['confidence'])}{known}. "
         f"“{first['caption']}” → “{first['goal']}”"
     )
     blocks: list[Block] = [
-        Strip(f"towards {target}", told, [p for p in pictures if p], f"uvce-{name}")
+        Strip(f"towards {target}", text, [p for p in pictures if p], f"uvce-{name}")
     ]
     slider = _slider(run, first)
     blocks += [slider] if slider else []
@@ -114,7 +114,7 @@ def _slider(run: Run, row: Mapping[str, Any]) -> Slider | None:
         ("Prompt only", f"{target} {_p(row['prompt_only'])}"),
         ("Confidence after", f"{target} {_p(row['after'])}"),
         ("Background", f"{row['background']:.3g}; prompt only {row['background_prompt_only']:.3g}"),
-        ("Schedule", f"attention kept in {row['inject']:.0%}, blended in {row['blend']:.0%}"),
+        ("Schedule", f"attention injected in {row['inject']:.0%}, blended in {row['blend']:.0%}"),
     ]
     if row.get("round"):
         facts.append(("Search", f"{row['round'] + 1}., with less weight on the background"))
@@ -134,10 +134,10 @@ def _slider(run: Run, row: Mapping[str, Any]) -> Slider | None:
 def _picture(
     run: Run, name: object, title: str, line: str, badge: Badge | None = None
 ) -> Picture | None:
-    found = embed(run, name)
-    if found is None:
+    image = embed(run, name)
+    if image is None:
         return None
-    return Picture(found[0], f"{title}. {line}".strip(), title, line, pixelated=found[1],
+    return Picture(image[0], f"{title}. {line}".strip(), title, line, pixelated=image[1],
                    badge=badge)  # fmt: skip
 
 

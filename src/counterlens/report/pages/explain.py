@@ -1,4 +1,4 @@
-"""Explanations: each picture beside what was made of it, in strips and under a slider."""
+"""Explanations: each picture beside its counterfactuals or maps, in strips and under a slider."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -22,7 +22,7 @@ _TITLES = {
     "neurons": "What drives its units",
 }
 _LEADS = {
-    "maps": "Colour is kept where the evidence for the class is; the line runs around what is at "
+    "maps": "Colour stays where the evidence for the class is; the line runs around what is at "
     "least half as strong as the strongest.",
     "edits": "The same picture, edited a little: what it then answers, and how sure it is.",
 }
@@ -30,7 +30,7 @@ _LEADS = {
 
 def sections(run: Run) -> list[Section]:
     """A section per kind of explanation the run holds."""
-    made = [*generated.sections(run), *edited.sections(run), *features.sections(run)]
+    parts = [*generated.sections(run), *edited.sections(run), *features.sections(run)]
     for name in _OWN:
         rows = run.table(name)
         if not rows:
@@ -47,15 +47,15 @@ def sections(run: Run) -> list[Section]:
         blocks += _units(run, rows) if name == "neurons" else _strips(run, rows)
         text = [{k: v for k, v in row.items() if k not in _HIDDEN} for row in rows]
         blocks += plain_table("all rows", text, drawn=False, folded=True)
-        made.append(Section(name, _TITLES[name], blocks, _lead(run, name)))
-    return made
+        parts.append(Section(name, _TITLES[name], blocks, _lead(run, name)))
+    return parts
 
 
 def _lead(run: Run, name: str) -> str:
     rule = run.manifest.get("rule")
     if name == "counterfactuals":
-        told = "Within each budget, the picture of which it is surest that it shows the target."
-        return f"{told} {rule}" if rule else told
+        text = "Within each budget, the picture of which it is surest that it shows the target."
+        return f"{text} {rule}" if rule else text
     return _LEADS.get(name, "")
 
 
@@ -68,20 +68,20 @@ def _strips(run: Run, rows: Sequence[Mapping[str, Any]]) -> list[Block]:
     for number, ((name, model, target), part) in enumerate(list(groups.items())[:STRIPS], 1):
         first = part[0]
         start = _original(run, first)
-        pictures = [p for p in (start, *(_made(run, row) for row in part[:WIDE])) if p]
+        pictures = [p for p in (start, *(_changed(run, row) for row in part[:WIDE])) if p]
         known = f", really {first['label']}" if first.get("label") else ""
         sure = show(first.get("confidence"), "share")
-        told = f"{name}: {first['predicted']} {sure}{known}{f', {model}' if model else ''}"
+        text = f"{name}: {first['predicted']} {sure}{known}{f', {model}' if model else ''}"
         towards = f"towards {target}" if "target" in first else target
         place = f"strip-{number}-{len(pictures)}-{anchor(target)}"
-        strips.append(Strip(towards, told, pictures, place))
+        strips.append(Strip(towards, text, pictures, place))
         slider = _slider(run, part[-1]) if "after" in first else None
         strips += [slider] if slider else []
     return strips
 
 
 def _slider(run: Run, row: Mapping[str, Any]) -> Slider | None:
-    """The picture under the one that the largest budget made, with what is known about it."""
+    """The picture under the counterfactual of the largest budget, and the facts about it."""
     before, after = embed(run, row.get("original")), embed(run, row.get("image"))
     if before is None or after is None:
         return None
@@ -112,26 +112,26 @@ def _slider(run: Run, row: Mapping[str, Any]) -> Slider | None:
 
 
 def _units(run: Run, rows: Sequence[Mapping[str, Any]]) -> list[Block]:
-    """Pictures of units: made from nothing first, then from real pictures."""
+    """Pictures of units: optimised from noise first, then from real pictures."""
     blocks: list[Block] = []
     for how in dict.fromkeys(str(row["how"]) for row in rows):
         pictures: list[Picture] = []
         for row in (row for row in rows if row["how"] == how):
             votes = ", ".join(str(vote["class"]) for vote in row.get("votes", ()))
-            told = f"speaks for {votes}" if votes else features.told(row)
+            text = f"speaks for {votes}" if votes else features.caption_of(row)
             start = f"{row['start']:.2f} → " if row["start"] is not None else ""
             value = f"{start}{row['activation']:.2f}"
             silent = row["start"] == row["activation"] == 0
-            value = "silent: no picture was found that drives it" if silent else value
+            value = "silent: no picture drives it" if silent else value
             for key, word in (("original", "as it is"), ("map", "where"), ("image", value)):
-                found = embed(run, row.get(key))
-                if found:
-                    alt = f"{row['name']}, {how}: {word}. {told}"
+                image = embed(run, row.get(key))
+                if image:
+                    alt = f"{row['name']}, {how}: {word}. {text}"
                     number = len(pictures) + 1
                     badge = Badge("driven", "bad") if row.get("driven") else None
                     pictures.append(
                         Picture(
-                            found[0], alt, str(row["name"]), word, told, found[1], number, badge
+                            image[0], alt, str(row["name"]), word, text, image[1], number, badge
                         )
                     )
         name = f"units-{how.replace(' ', '-')}"
@@ -140,17 +140,17 @@ def _units(run: Run, rows: Sequence[Mapping[str, Any]]) -> list[Block]:
 
 
 def _original(run: Run, row: Mapping[str, Any]) -> Picture | None:
-    found = embed(run, row.get("original"))
-    if found is None:
+    image = embed(run, row.get("original"))
+    if image is None:
         return None
     sure = show(row.get("confidence"), "share")
     alt = f"{row['id']} as it is. Predicted {row['predicted']} with confidence {sure}."
-    return Picture(found[0], alt, f"{row['predicted']} {sure}", "as it is", pixelated=found[1])
+    return Picture(image[0], alt, f"{row['predicted']} {sure}", "as it is", pixelated=image[1])
 
 
-def _made(run: Run, row: Mapping[str, Any]) -> Picture | None:
-    found = embed(run, row.get("image"))
-    if found is None:
+def _changed(run: Run, row: Mapping[str, Any]) -> Picture | None:
+    image = embed(run, row.get("image"))
+    if image is None:
         return None
     if "after" in row:
         budget = subject_words("robust", f"{row['norm']}-{row['radius']:.3g}")
@@ -166,7 +166,7 @@ def _made(run: Run, row: Mapping[str, Any]) -> Picture | None:
         title, line = str(row.get("method", "")), str(row.get("layer", ""))
         badge = Badge("empty", "warn") if row.get("empty") else None
         alt = f"{title} map for {row.get('target', '')}, layer {line}."
-    return Picture(found[0], alt, title, line, pixelated=found[1], badge=badge)
+    return Picture(image[0], alt, title, line, pixelated=image[1], badge=badge)
 
 
 def _verdict(word: object) -> Badge | None:

@@ -12,7 +12,7 @@ TABLES = ("spurious", "components")
 ROWS = 15  # before the pictures; all of them are behind an expander
 
 
-def told(row: Mapping[str, Any]) -> str:
+def caption_of(row: Mapping[str, Any]) -> str:
     """What is known of a picture of a feature beside its value."""
     if "confidence" in row:
         before = show(row["confidence_start"], "share")
@@ -23,11 +23,11 @@ def told(row: Mapping[str, Any]) -> str:
 
 def sections(run: Run) -> list[Section]:
     """Where features live, what components contribute, what changing a feature does."""
-    found = []
+    parts = []
     if rows := run.table("spurious"):
-        found.append(_spurious(run, rows))
+        parts.append(_spurious(run, rows))
     if rows := run.table("components"):
-        found.append(_components(run, rows))
+        parts.append(_components(run, rows))
     changed = number_matrix(
         {k: n for k, n in run.numbers.items() if k.startswith("feature.")},
         "feature",
@@ -39,16 +39,16 @@ def sections(run: Run) -> list[Section]:
             "Each picture with the feature raised and lowered. Changes of the object are "
             "penalised; how much of it stays is not measured."
         )
-        found.append(Section("changed", "What changing a feature does", list(changed), lead))
-    return found
+        parts.append(Section("changed", "What changing a feature does", list(changed), lead))
+    return parts
 
 
 def _spurious(run: Run, rows: Sequence[Mapping[str, Any]]) -> Section:
     count = sum(row["verdict"] == "background" for row in rows)
     lead = (
         f"{count} of {len(rows)} features live on the background: the share of their maps outside "
-        "the object is surely above the background's own share of the picture (5 % over all rows "
-        f"together). Masks: {run.manifest.get('masks', 'unknown')}."
+        "the object is surely above the background's own share of the picture (5 % in all "
+        f"rows). Masks: {run.manifest.get('masks', 'unknown')}."
     )
     columns = [
         Column("Rank", numeric=True),
@@ -98,15 +98,15 @@ def _strip(run: Run, row: Mapping[str, Any]) -> Strip:
     pictures: list[Picture] = []
     for one in row["pictures"]:
         for key, word in (("image", "the object"), ("map", "the feature")):
-            found = embed(run, one[key])
-            if found:
+            image = embed(run, one[key])
+            if image:
                 alt = f"{one['id']}: {word}. {row['name']}."
-                pictures.append(Picture(found[0], alt, word, str(one["id"]), pixelated=found[1]))
-    told = (
+                pictures.append(Picture(image[0], alt, word, str(one["id"]), pixelated=image[1]))
+    text = (
         f"{show(row['outside'], 'share')} outside the object, {show(row['background'], 'share')} "
         "of the picture is background"
     )
-    return Strip(f"{row['rank']}. {row['name']}", told, pictures, f"spurious-{row['rank']}")
+    return Strip(f"{row['rank']}. {row['name']}", text, pictures, f"spurious-{row['rank']}")
 
 
 def _components(run: Run, rows: Sequence[Mapping[str, Any]]) -> Section:

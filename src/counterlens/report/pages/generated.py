@@ -1,4 +1,4 @@
-"""Pages of generated images: where two classifiers part, and what real photographs say to it."""
+"""Pages of generated images: where two classifiers disagree, and how real photographs compare."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,14 +15,14 @@ _HIDDEN = ("image", "start", "nearest", "name", "up", "down")
 
 
 def sections(run: Run) -> list[Section]:
-    """What can be drawn, what was found, and how often it happens."""
+    """What the generator can draw, on what the models disagree, and how often it happens."""
     rows = run.table("disagreements")
     if not rows:
         return _gradients(run)
-    return [_found(run, rows), *_real(run), *_persistent(run), *_drawable(run)]
+    return [_disagreements(run, rows), *_real(run), *_persistent(run), *_drawable(run)]
 
 
-def _found(run: Run, rows: Sequence[Mapping[str, Any]]) -> Section:
+def _disagreements(run: Run, rows: Sequence[Mapping[str, Any]]) -> Section:
     blocks: list[Block] = []
     for word in dict.fromkeys(str(row["class"]) for row in rows):
         for way in dict.fromkeys(str(row["way"]) for row in rows):
@@ -31,8 +31,8 @@ def _found(run: Run, rows: Sequence[Mapping[str, Any]]) -> Section:
             pictures = [p for row in part[:SHOWN] for p in _pair(run, row)]
             title = f"{word}: {up} raised, {down} lowered"
             place = f"{way}-{anchor(word)}"
-            told = f"{len(part)} images, none left out"
-            blocks.append(Strip(title, told, pictures, place))
+            counted = f"{len(part)} images, none left out"
+            blocks.append(Strip(title, counted, pictures, place))
     means = {k: n for k, n in run.numbers.items() if k.rsplit(".", 1)[-1] in _MEANS}
     blocks += (
         number_matrix(means, "disagree", caption="Means over all images", subject="Raised") or ()
@@ -68,19 +68,19 @@ def _pair(run: Run, row: Mapping[str, Any]) -> list[Picture]:
     pictures = []
     for key, up, down, word in (
         ("start", "start_p_up", "start_p_down", "start"),
-        ("image", "p_up", "p_down", "found"),
+        ("image", "p_up", "p_down", "generated"),
     ):
-        found = embed(run, row.get(key))
-        if found is None:
+        image = embed(run, row.get(key))
+        if image is None:
             continue
         line = f"{show(row[up], 'share')} / {show(row[down], 'share')}"
-        alt = f"{row['class']}, {word}: {_said(row, row[up], row[down])}"
+        alt = f"{row['class']}, {word}: {_both(row, row[up], row[down])}"
         badge = Badge("apart", "good") if key == "image" and row["succeeded"] else None
-        pictures.append(Picture(found[0], alt, line, word, pixelated=found[1], badge=badge))
+        pictures.append(Picture(image[0], alt, line, word, pixelated=image[1], badge=badge))
     return pictures
 
 
-def _said(row: Mapping[str, Any], up: float, down: float) -> str:
+def _both(row: Mapping[str, Any], up: float, down: float) -> str:
     return f"{row['up']} {show(up, 'share')}, {row['down']} {show(down, 'share')}."
 
 
@@ -91,18 +91,21 @@ def _real(run: Run) -> list[Section]:
     pictures: list[Picture] = []
     for row in run.table("disagreements"):
         for near in row.get("nearest", ())[:1]:
-            found, made = embed(run, near["image"]), embed(run, row["image"])
-            if found is None or made is None:
+            real, generated = embed(run, near["image"]), embed(run, row["image"])
+            if real is None or generated is None:
                 continue
-            for data, word in ((made, f"found, {row['class']}"), (found, f"real, {near['label']}")):
-                p = near if data is found else row
+            for data, word in (
+                (generated, f"generated, {row['class']}"),
+                (real, f"real, {near['label']}"),
+            ):
+                p = near if data is real else row
                 line = f"{show(p['p_up'], 'share')} / {show(p['p_down'], 'share')}"
                 number = len(pictures) + 1
-                alt = f"{word}: {_said(row, p['p_up'], p['p_down'])}"
+                alt = f"{word}: {_both(row, p['p_up'], p['p_down'])}"
                 pictures.append(Picture(data[0], alt, word, line, pixelated=data[1], number=number))
     blocks: list[Block] = [
         *plain_table("errors on real images", rows),
-        Gallery("Found images and their nearest real ones", pictures[:48], "nearest"),
+        Gallery("Generated images and their nearest real ones", pictures[:48], "nearest"),
     ]
     lead = "How often real images of the class show the error: one right, the other wrong."
     return [Section("real", "On real photographs", blocks, lead)]
@@ -130,8 +133,8 @@ def _persistent(run: Run) -> list[Section]:
     text = [{k: v for k, v in row.items() if k not in hidden} for row in rows]
     blocks += plain_table("all images, searched again", text, drawn=False)
     lead = (
-        "The search repeated with another second classifier. Carried: the image found before "
-        "parts the first classifier from the other one, too."
+        "The search repeated with another second classifier. Carried: the image of the first "
+        "search separates the first classifier from the other one, too."
     )
     return [Section("persistence", "With another second classifier", blocks, lead)]
 
@@ -141,12 +144,12 @@ def _drawable(run: Run) -> list[Section]:
     pictures: list[Picture] = []
     for row in rows:
         for i, name in enumerate(row["images"]):
-            found = embed(run, name)
-            if found is not None:
+            image = embed(run, name)
+            if image is not None:
                 alt = f"{row['word']}, prompt sample {i + 1}"
                 number = len(pictures) + 1
                 pictures.append(
-                    Picture(found[0], alt, str(row["word"]), pixelated=found[1], number=number)
+                    Picture(image[0], alt, str(row["word"]), pixelated=image[1], number=number)
                 )
     text = [{k: v for k, v in row.items() if k != "images"} for row in rows]
     blocks: list[Block] = [
@@ -158,7 +161,7 @@ def _drawable(run: Run) -> list[Section]:
 
 
 def _gradients(run: Run) -> list[Section]:
-    """Pictures, the things in them, and where gradients lie."""
+    """Pictures, the objects in them, and where gradients lie."""
     rows = run.table("gradients")
     if not rows:
         return []
@@ -168,23 +171,23 @@ def _gradients(run: Run) -> list[Section]:
     ]  # fmt: skip
     for number, name in enumerate(list(dict.fromkeys(row["id"] for row in rows))[:SHOWN], 1):
         part = [row for row in rows if row["id"] == name]
-        shown = [("original", part[0], "picture"), ("mask", part[0], "the thing")]
+        shown = [("original", part[0], "picture"), ("mask", part[0], "the object")]
         shown += [("image", row, str(row["arm"])) for row in part]
         pictures = []
         for key, row, word in shown:
-            found = embed(run, row[key])
-            if found is not None:
+            image = embed(run, row[key])
+            if image is not None:
                 value = row["area"] if key == "mask" else row["inside"]
                 line = show(value, "share") if key != "original" else str(row["class"])
                 alt = f"{name}, {word}: {line}"
-                pictures.append(Picture(found[0], alt, line, word, pixelated=found[1]))
+                pictures.append(Picture(image[0], alt, line, word, pixelated=image[1]))
         blocks.append(Strip(str(name), f"towards {part[0]['class']}", pictures, f"grad-{number}"))
     hidden = ("original", "mask", "image")
     text = [{k: v for k, v in row.items() if k not in hidden} for row in rows]
     blocks += plain_table("all pictures", text, drawn=False)
     lead = (
         "The gradient of the confidence by the pixels, white where it is strongest; below it the "
-        "share of its mass that lies on the thing. Below the mask: the thing's share of the area. "
+        "share of its mass on the object. Below the mask: the object's share of the area. "
         "Crops cover the middle more often than the edges: a part of a gain is that of place."
     )
     return [Section("gradients", "Where the gradient lies", blocks, lead)]

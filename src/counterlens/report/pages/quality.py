@@ -41,53 +41,54 @@ def sections(run: Run) -> list[Section]:
     if not rows:
         return []
     arms = list(dict.fromkeys(str(row["method"]) for row in rows))
-    made = [_table(run, arms), _gaps(run, arms), _pictures(run, rows, arms)]
-    made += _failures(run, rows, arms)
-    made.append(_study(run, rows))
-    return [section for section in made if section.blocks]
+    parts = [_table(run, arms), _gaps(run, arms), _pictures(run, rows, arms)]
+    parts += _failures(run, rows, arms)
+    parts.append(_study(run, rows))
+    return [section for section in parts if section.blocks]
 
 
 def _table(run: Run, arms: Sequence[str]) -> Section:
-    found = {k: n for k, n in run.numbers.items() if meaning(k).area == "quality"}
+    numbers = {k: n for k, n in run.numbers.items() if meaning(k).area == "quality"}
     guides = {str(row["method"]): str(row["guide"]) for row in run.table("quality")}
-    blocks = _matrix(found, "quality", arms, "Method by method", guides)
-    still = found.get("quality.original.kid")
-    if still is not None and still.value is not None:
-        ends = show_interval(still)
-        blocks.insert(1, Text(f"KID of the pictures unchanged: {show(still.value)} {ends}."))
-    told = (
+    blocks = _matrix(numbers, "quality", arms, "Method by method", guides)
+    unchanged = numbers.get("quality.original.kid")
+    if unchanged is not None and unchanged.value is not None:
+        ends = show_interval(unchanged)
+        blocks.insert(1, Text(f"KID of the pictures unchanged: {show(unchanged.value)} {ends}."))
+    text = (
         "Every method turned the same pictures to the same targets. The guide is the model whose "
-        "answer was to change; truth is what classifiers say that took no part. Intervals are "
+        "answer was to change; truth is what classifiers answer that took no part. Intervals are "
         "95 %, over pictures."
     )
-    return Section("quality", "How good the counterfactuals are", blocks, told, "Quality")
+    return Section("quality", "How good the counterfactuals are", blocks, text, "Quality")
 
 
 def _gaps(run: Run, arms: Sequence[str]) -> Section:
-    found = {k: n for k, n in run.numbers.items() if meaning(k).area == "quality_gap"}
-    pairs = list(dict.fromkeys(meaning(k).subject for k in found))
-    blocks = _matrix(found, "quality_gap", pairs, f"{arms[-1]} less each other method", {})
-    told = f"{arms[-1]} less the other, on the same pictures, targets and masks. 0: no difference."
-    return Section("gaps", "Paired differences", blocks, told)
+    numbers = {k: n for k, n in run.numbers.items() if meaning(k).area == "quality_gap"}
+    pairs = list(dict.fromkeys(meaning(k).subject for k in numbers))
+    blocks = _matrix(numbers, "quality_gap", pairs, f"{arms[-1]} less each other method", {})
+    text = f"{arms[-1]} less the other, on the same pictures, targets and masks. 0: no difference."
+    return Section("gaps", "Paired differences", blocks, text)
 
 
 def _matrix(
-    found: Mapping[str, Number],
+    numbers: Mapping[str, Number],
     area: str,
     subjects: Sequence[str],
     caption: str,
     guides: Mapping[str, str],
 ) -> list[Block]:
     """Metrics down, subjects across."""
-    metrics = list(dict.fromkeys(meaning(k).metric for k in found))
+    metrics = list(dict.fromkeys(meaning(k).metric for k in numbers))
     known = [name for _, names in GROUPS for name in names]
-    further = sorted(name for name in metrics if name not in known)
-    groups = [(w, [*n, *(further if w == "Truth" else [])]) for w, n in GROUPS]
+    others = sorted(name for name in metrics if name not in known)
+    groups = [(w, [*n, *(others if w == "Truth" else [])]) for w, n in GROUPS]
     body = []
     for word, names in groups:
         for name in (n for n in names if n in metrics):
             cells = [
-                _bare(f"{area}.{who}.{name}", found.get(f"{area}.{who}.{name}")) for who in subjects
+                _plain_cell(f"{area}.{who}.{name}", numbers.get(f"{area}.{who}.{name}"))
+                for who in subjects
             ]
             better = _ARROWS[meaning(f"quality.{name}").better]
             sub = f"{word.lower()}, {better}" if better else word.lower()
@@ -100,17 +101,17 @@ def _matrix(
         else Column(who.replace("-less-", " − "), numeric=True)
         for who in subjects
     ]
-    told = [
+    text = [
         (_words(name), line)
         for name in metrics
-        for line in list(dict.fromkeys(n.protocol for k, n in found.items()
+        for line in list(dict.fromkeys(n.protocol for k, n in numbers.items()
                                        if meaning(k).metric == name))[:1]
     ]  # fmt: skip
-    count = max(number.n for number in found.values())
+    count = max(number.n for number in numbers.values())
     note = f"n = {count:,} counterfactuals per method."
     return [
         Table(caption, [Column("Measured"), *heads], body, note=note),
-        Protocols(told),
+        Protocols(text),
     ]
 
 
@@ -120,15 +121,15 @@ def _words(name: str) -> str:
     return metric_words("quality", name)
 
 
-def _bare(key: str, number: Number | None) -> Cell:
+def _plain_cell(key: str, number: Number | None) -> Cell:
     cell = number_cell(key, number)
     return Cell(cell.text, cell.sub, cell.sort, cell.badge, cell.bar, cell.tone)
 
 
 def _pictures(run: Run, rows: Sequence[Row], arms: Sequence[str]) -> Section:
-    told = "The first pictures, none chosen. Below each: the guide’s confidence in the target."
+    text = "The first pictures, none chosen. Below each: the guide’s confidence in the target."
     blocks = _strips(run, rows, arms, STRIPS, "case")
-    return Section("pictures", "Side by side", blocks, told)
+    return Section("pictures", "Side by side", blocks, text)
 
 
 def _failures(run: Run, rows: Sequence[Row], arms: Sequence[str]) -> list[Section]:
@@ -142,8 +143,8 @@ def _failures(run: Run, rows: Sequence[Row], arms: Sequence[str]) -> list[Sectio
     ]
     chosen = [row for row in rows if _key(row) in bad]
     blocks += _strips(run, chosen, arms, STRIPS, "failure")
-    told = f"{arms[-1]}: target not reached, or not seen by most of the independent classifiers."
-    return [Section("failures", "Where it failed", blocks, told)]
+    text = f"{arms[-1]}: target not reached, or not seen by most of the independent classifiers."
+    return [Section("failures", "Where it failed", blocks, text)]
 
 
 def _key(row: Row) -> tuple[str, str]:
@@ -157,39 +158,39 @@ def _strips(
     for row in rows:
         groups.setdefault(_key(row), {})[str(row["method"])] = row
     strips: list[Block] = []
-    for number, ((name, target), found) in enumerate(list(groups.items())[:count], 1):
-        first = next(iter(found.values()))
+    for number, ((name, target), by_arm) in enumerate(list(groups.items())[:count], 1):
+        first = next(iter(by_arm.values()))
         pictures = [_start(run, first)]
-        pictures += [_made(run, found[arm]) for arm in arms if arm in found]
+        pictures += [_counterfactual(run, by_arm[arm]) for arm in arms if arm in by_arm]
         pictures.append(_mask(run, first))
         known = [picture for picture in pictures if picture is not None]
-        told = f"{name}, {first['predicted']}"
-        strips.append(Strip(f"towards {target}", told, known, f"{anchor}-{number}"))
+        text = f"{name}, {first['predicted']}"
+        strips.append(Strip(f"towards {target}", text, known, f"{anchor}-{number}"))
     return strips
 
 
 def _start(run: Run, row: Row) -> Picture | None:
-    found = embed(run, row["original"])
-    if found is None:
+    image = embed(run, row["original"])
+    if image is None:
         return None
     title, before = str(row["predicted"]), show(row["before"], "share")
     alt = f"{row['id']} as it is: {title}. {row['target']} {before}."
-    return Picture(found[0], alt, title, "as it is", f"{row['target']} {before}", found[1])
+    return Picture(image[0], alt, title, "as it is", f"{row['target']} {before}", image[1])
 
 
 def _mask(run: Run, row: Row) -> Picture | None:
-    found = embed(run, row.get("mask")) if row.get("mask") else None
-    if found is None:
+    image = embed(run, row.get("mask")) if row.get("mask") else None
+    if image is None:
         return None
-    return Picture(found[0], "Where the object is, white", "mask", "of the object", "", found[1])
+    return Picture(image[0], "Where the object is, white", "mask", "of the object", "", image[1])
 
 
-def _made(run: Run, row: Row) -> Picture | None:
-    found = embed(run, row["image"])
-    if found is None:
+def _counterfactual(run: Run, row: Row) -> Picture | None:
+    image = embed(run, row["image"])
+    if image is None:
         return None
     sure = show(row["confidence"], "share")
-    others = [said for who, said in row["answers"].items() if who != row["guide"]]
+    others = [answer for who, answer in row["answers"].items() if who != row["guide"]]
     line = f"{row['target']} {sure}"
     sub = f"others: {', '.join(others)}" if others else ""
     alt = f"{row['method']}: {line} for {row['guide']}. {sub}"
@@ -199,20 +200,20 @@ def _made(run: Run, row: Row) -> Picture | None:
         badge = None
     else:
         badge = Badge("seen by others", "good") if row["agreed"] else Badge("only by it", "warn")
-    return Picture(found[0], alt, str(row["method"]), line, sub, found[1], badge=badge)
+    return Picture(image[0], alt, str(row["method"]), line, sub, image[1], badge=badge)
 
 
 def _study(run: Run, rows: Sequence[Row]) -> Section:
     pairs = run.table("study")
-    told = (
+    text = (
         f"All {len(rows):,} images lie in images/METHOD/, described line by line in "
         "tables/quality.jsonl. tables/study.jsonl holds pairs for people to compare, drawn among "
         "those of which both guides are sure (0.8 or more), left and right by chance."
     )
-    blocks: list[Block] = [Text(told)]
+    blocks: list[Block] = [Text(text)]
     if pairs:
-        text = [{k: v for k, v in row.items() if not k.endswith("_method")} for row in pairs]
-        blocks += plain_table("pairs for a study", text, drawn=False)
+        hidden = [{k: v for k, v in row.items() if not k.endswith("_method")} for row in pairs]
+        blocks += plain_table("pairs for a study", hidden, drawn=False)
     shown = [{k: v for k, v in row.items() if k not in _HIDDEN} for row in rows]
     blocks += plain_table("all counterfactuals", shown, drawn=False)
     return Section("study", "What is stored", blocks)

@@ -74,7 +74,7 @@ def real_numbers(real: Sequence[Real], names: tuple[str, str]) -> dict[str, Numb
 
 
 def total(real: Sequence[Real]) -> Real:
-    """All classes together."""
+    """The sum over all classes."""
     parts = ("both", "first", "second", "neither")
     return Real("all", *(sum(getattr(one, part) for one in real) for part in parts))
 

@@ -172,7 +172,7 @@ def _check(options: DisagreeOptions) -> None:
 
 
 def search_settings(options: DisagreeOptions, base: Settings) -> Settings:
-    """The settings of the search: those of its generator, with what the options say."""
+    """The settings of the search: those of its generator, changed by the options."""
     named = {"updates": options.updates, "steps": options.sampling_steps,
              "guidance": options.guidance}  # fmt: skip
     return changed(base, [*(f"{key}={value}" for key, value in named.items()), *options.changes])
@@ -220,7 +220,7 @@ def _drawable(task: Task, pair: Pair, wanted: Sequence[Shared], notes: list[str]
 
 
 def shared_classes(pair: Pair, classes: Sequence[str]) -> tuple[list[Shared], list[str]]:
-    """The classes asked for, in both classifiers; and what a reader should know about them."""
+    """The wanted classes, in both classifiers; and remarks on them."""
     both = [
         Shared(name, captions.word(name), (i, place))
         for i, name in enumerate(pair[0].classes)

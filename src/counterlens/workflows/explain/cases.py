@@ -1,4 +1,4 @@
-"""What universal counterfactuals are asked for: cases with their captions, words and masks."""
+"""Cases of universal counterfactuals: captions, words and masks of each picture and target."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -87,7 +87,7 @@ def checked(
     *,
     seed: int,
 ) -> Editing:
-    """Refuse what cannot work before a run is made; captions are written once and for all."""
+    """Refuse what cannot work before a run is created; captions are fixed here."""
     ready = replace(editing, captions=tuple(_captions(editing, classifier, pictures, probs)))
     cases, _ = cases_of(ready, classifier, pictures, probs, targets, seed=seed)
     for judge in judges:
@@ -108,7 +108,7 @@ def cases_of(
     """All cases with their captions, and notes on those that ask for nothing.
 
     A picture shows its label where that is known, and what the classifier says otherwise. Of a
-    mistaken one the answer may be asked for: then it is turned to what it was taken for.
+    mistaken one the answer may be the target: then it is turned to what it was taken for.
     """
     written, classes = editing.captions, classifier.classes
     cases: list[Case] = []
@@ -177,7 +177,7 @@ def read_masks(editing: Editing, pictures: Pictures) -> Mask | None:
     missing = [name for name in editing.masks if not Path(name).is_file()]
     if missing:
         raise InputError(
-            f"no mask {missing[0]}: there is no such file. Expected a picture, white on the thing "
+            f"no mask {missing[0]}: there is no such file. Expected a picture, white on the object "
             "and black elsewhere, a segmenter as .onnx, or sam:FOLDER."
         )
     if editing.masks[0].endswith(".onnx"):

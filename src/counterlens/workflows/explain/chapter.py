@@ -1,6 +1,6 @@
 """From an audit to its explanation: the worst mistakes, both ways, as a chapter of its report.
 
-Each mistake is turned to what it shows (predicted → true: what would put it right) and further to
+Each mistake is turned to what it shows (predicted → true: what would put it right) and more to
 what it was taken for (true → predicted: what misled the model, more of it). Maps show where the
 evidence for either lies, and the nearest images that the model learned from show what it resembles.
 The audit's own files are not touched but for its report, which is rendered again.
@@ -95,7 +95,7 @@ class Audit:
         )
         if not isinstance(recorded, dict) or recorded.get(opened.name) != opened.fingerprint:
             raise InputError(
-                f"{self.data} is not the data that {self.run.folder} was made of, or has changed "
+                f"{self.data} is not the data of {self.run.folder}, or has changed "
                 "since (their fingerprints differ). Audit it anew, then explain that run."
             )
 
@@ -105,7 +105,7 @@ class Audit:
             raise InputError(f"--worst is {count}, expected 1 or more.")
         stored = kept_logits(self.run).get(key_part(name_of(self.data)))
         if stored is None:
-            raise InputError(f"{self.run.folder} kept no logits, so its mistakes are not known.")
+            raise InputError(f"{self.run.folder} has no logits, so its mistakes are not known.")
         logits = torch.from_numpy(stored.logits.copy()).double() / stored.temperature
         sure, answer = logits.softmax(1).max(1)
         labels = torch.from_numpy(stored.labels)
@@ -126,7 +126,7 @@ class Audit:
 
 
 def _held(run: Run) -> str | None:
-    """The calibration set, where it still is what the audit saw; it lies outside of the run."""
+    """The calibration set, if it is unchanged since the audit; it lies outside of the run."""
     facts, spec = run.manifest, run.manifest["settings"].get("calibrate")
     if not isinstance(spec, str) or "calibration_fingerprint" not in facts:
         return None
@@ -146,7 +146,7 @@ def radii_for(classifier: Classifier, norm: Any) -> tuple[float, ...]:
 
 
 def add_chapter(audit: Audit, job: Job, method: str) -> list[str]:
-    """Maps and nearest images beside the counterfactuals; what a reader should know."""
+    """Maps and nearest images beside the counterfactuals; remarks on them."""
     side = job.classifier.preprocess.size[0]
     small = replace(job, pictures=replace(job.pictures, x=seen(job.pictures.x, side)))
     if method != "cam":

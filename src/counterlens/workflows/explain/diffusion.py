@@ -31,7 +31,6 @@ from counterlens.explanations.counterfactuals.uvce import (
     prepare,
     uvce,
 )
-from counterlens.generators.diffusion.model import LatentDiffusion
 from counterlens.generators.diffusion.recompute import StoredSteps
 from counterlens.metrics.generation import psnr
 from counterlens.runs import Number, Run, read_json, write_json
@@ -106,7 +105,7 @@ def _make_all(
         ready = _prepared(job, editing, settings, part, masks)
         for g, guide in enumerate(guides):
             wanted = torch.tensor([places[g][i] for i in some])
-            _make(job, editing.model, settings, part, guide, g, wanted, ready, stored)
+            _make(job, settings, part, guide, g, wanted, ready, stored)
 
     in_parts(
         todo, lambda: plan_edits(editing.model, settings, len(todo), editing.memory, guides), make,
@@ -179,7 +178,6 @@ def _bits(x: torch.Tensor) -> torch.Tensor:
 
 def _make(
     job: Job,
-    model: LatentDiffusion,
     settings: EditSettings,
     cases: Sequence[Case],
     guide: Classifier,
@@ -189,7 +187,7 @@ def _make(
     stored: StoredSteps,
 ) -> None:
     """The counterfactuals of one guide for some cases, as files."""
-    updates = settings.chain.updates
+    model, updates = _editing(job).model, settings.chain.updates
 
     def report(k: int, now: Iterate) -> None:
         job.log(f"  {bar(k, updates)} {guide.name}: update {k} of {updates}, "

@@ -1,4 +1,4 @@
-"""Explain: what would have to change, and where did it look?
+"""Explain: what would have to change, and where does the evidence lie?
 
 One method at a time: counterfactuals by pixels or by a generator, activation maps, colour or frame
 edits. Writes a run whose report shows the pictures side by side. The worst mistakes of an audit

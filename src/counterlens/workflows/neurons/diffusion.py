@@ -67,7 +67,7 @@ class Drawing:
     Args:
         units: by number; after the last unit come the logits, in the order of the classes.
         similar: how many units like each of them are drawn, too.
-        words, captioner: further candidate words, for all units and from their best images.
+        words, captioner: more candidate words, for all units and from their best images.
     """
 
     run: Run

@@ -1,4 +1,4 @@
-"""Object masks of a set, by whatever way they are to be had: given, by a generator, or by a CAM.
+"""Object masks of a set, given, by a generator's attention, or by a CAM.
 
 Given masks are the best. A generator's attention to the class word knows nothing of the classifier.
 The classifier's own class map is a last resort: a model that looks at the background marks the
@@ -45,7 +45,7 @@ class Masks:
     Args:
         masks: one per picture.
         usable: which show an object and a background.
-        origin: how they were made, for the reader.
+        origin: how they were computed, for the report.
         independent: of the classifier that is looked into.
     """
 
@@ -65,7 +65,7 @@ def find_masks(
     generator: bool,
     log: Log,
 ) -> Masks:
-    """Masks as asked for; without a spec the best there are.
+    """Masks of a spec; without one the best there are.
 
     Args:
         spec: FOLDER, key:NAME, attention, cam; None: the set's own, else attention where there is

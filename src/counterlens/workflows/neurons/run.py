@@ -41,7 +41,7 @@ def neurons(model: object, *, method: str, options: NeuronOptions) -> Result:
     diffusion       the same by a generator, beside the best real images and prompts
     npca            components of a class: what they contribute, images, the harm they do
     spurious        features ranked by how far they live on the background
-    counterfactual  a picture with a feature raised and lowered by a generator, the object kept
+    counterfactual  a picture with a feature raised and lowered by a generator, the object held
 
     Args:
         model: a spec, a Classifier or a torch module; see `as_classifier`.
@@ -85,7 +85,7 @@ def _check(method: str, options: Any) -> None:
     if method == "counterfactual" and not options.image:
         raise InputError("no image came, expected --image IMAGE, which is changed.")
     if getattr(options, "npca", ()) and not options.data:
-        raise InputError("--npca needs images to look at: --data SPEC.")
+        raise InputError("--npca needs images of the classes: --data SPEC.")
     if hasattr(options, "changes"):
         changed(EDIT.chain, options.changes)
     if isinstance(options, DrawOptions):
@@ -93,7 +93,7 @@ def _check(method: str, options: Any) -> None:
         if options.similar < 0:
             raise InputError(f"similar is {options.similar}, expected 0 or more.")
         if options.captioner and not options.data:
-            raise InputError("--captioner needs real images to look at: --data SPEC.")
+            raise InputError("--captioner needs real images to describe: --data SPEC.")
 
 
 def _named(method: str, options: Any) -> str:

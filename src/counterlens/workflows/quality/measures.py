@@ -124,7 +124,7 @@ def _validity(
 def _truth(
     bench: Bench, z: Images, judges: Sequence[Classifier], answers: dict[str, tuple[str, ...]]
 ) -> Columns:
-    """What classifiers say that took no part; their names go into `answers`."""
+    """The answers of classifiers that took no part; they go into `answers`."""
     if not judges:
         return {}
     votes, sure = [], []

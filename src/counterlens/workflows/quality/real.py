@@ -1,4 +1,4 @@
-"""Real images beside counterfactuals: do they look like the class they claim to show?"""
+"""Real images beside counterfactuals: how close are they to the class that they claim to show?"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from counterlens.workflows._shared.features import features_of
 from counterlens.workflows.train.datasets import decoded
 
 LEAST = 40
-"""Fewer real images of the target classes say nothing about a distribution."""
+"""Fewer real images of the target classes are no estimate of a distribution."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def open_real(
     ]
     if len(rows) < LEAST:
         raise InputError(
-            f"{whole.name} has {len(rows)} further images of the target classes, expected {LEAST} "
+            f"{whole.name} has {len(rows)} other images of the target classes, expected {LEAST} "
             "or more. Name a larger labelled set: --real SPEC."
         )
     pixels = decoded(subset(whole, rows), classifier.preprocess, cache=None)
