@@ -16,8 +16,8 @@ from counterlens import metrics
 from counterlens.data import name_of
 from counterlens.errors import InputError
 from counterlens.runs import Kept, Run, kept_logits, key_part
+from counterlens.workflows._shared.names import named
 from counterlens.workflows.audit.robustness import parse_attack
-from counterlens.workflows.compare.families import named
 from counterlens.workflows.reproduce.cards import with_audit
 from counterlens.workflows.train import recipes
 

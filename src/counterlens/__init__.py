@@ -15,6 +15,7 @@ Workflows. Each takes objects as well as specs and returns a Result:
     evidence    an audit as one document, for those who approve it
     export      a run as other programs read it: model card, Croissant, FiftyOne, Label Studio
     explain     what would have to change in an image, and where the model looks
+    evaluate_counterfactuals   methods of `explain` side by side, measured
     disagree    images on which two models disagree
     neurons     what units of the last layer react to
     curate      find, review and freeze images that a model fails on
@@ -72,6 +73,7 @@ if TYPE_CHECKING:
     from counterlens.workflows.documents.export import export
     from counterlens.workflows.explain.run import explain
     from counterlens.workflows.neurons.run import neurons
+    from counterlens.workflows.quality.run import evaluate as evaluate_counterfactuals
     from counterlens.workflows.repair.run import repair
     from counterlens.workflows.train.finetune import finetune
     from counterlens.workflows.train.run import train
@@ -97,6 +99,7 @@ _HOMES = {
     "disagree": "workflows.disagree.run",
     "doctor": "workflows.audit.doctor",
     "evidence": "workflows.documents.evidence",
+    "evaluate_counterfactuals": "workflows.quality.run:evaluate",
     "examine": "diagnosis",
     "explain": "workflows.explain.run",
     "export": "workflows.documents.export",
@@ -137,6 +140,7 @@ __all__ = [
     "curate",
     "disagree",
     "doctor",
+    "evaluate_counterfactuals",
     "evidence",
     "examine",
     "explain",

@@ -7,6 +7,7 @@ Differs: l1 and l1.5 projections find their multiplier by bisection instead of s
        row draws the same numbers whatever the batch around it or the device.
 """
 
+import math
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal
@@ -147,6 +148,18 @@ def parse_radius(text: str | float) -> float:
     if not 0 < value < float("inf"):
         raise InputError(f"radius is {text}, expected more than 0.")
     return value
+
+
+def show_radius(norm: str, radius: float) -> str:
+    """A budget as people write it: 8/255 for l∞, 1.5 else.
+
+    >>> show_radius("linf", 8 / 255), show_radius("l2", 1.5)
+    ('8/255', '1.5')
+    """
+    levels = radius * 255
+    if norm == "linf" and math.isclose(levels, round(levels), rel_tol=1e-9):
+        return f"{round(levels)}/255"
+    return f"{radius:.4g}"
 
 
 def check_radius(text: str, norm: str, radius: float, numbers: float = float("inf")) -> None:

@@ -12,10 +12,10 @@ from counterlens.classifier import Classifier
 from counterlens.errors import InputError
 from counterlens.explanations.edits.colour import colour_variants, grey, hue, saturation, swap
 from counterlens.explanations.edits.frame import frame_variants, shift, zoom
+from counterlens.explanations.edits.sweeps import edit_numbers
 from counterlens.explanations.edits.variants import Flips, Variant, flip_numbers, flips
 from counterlens.images import ImageSet
 from counterlens.types import Preprocess
-from counterlens.workflows.explain.edits import edit_numbers
 
 
 class Reddest(nn.Module):

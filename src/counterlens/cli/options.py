@@ -86,7 +86,7 @@ def _answer(run: Any, parts: Sequence[Any]) -> dict[str, Any]:
 def check_models(*specs: str) -> None:
     """Refuse mistyped models in a fraction of a second: torch is not imported yet."""
     from counterlens.models.specs import check_spec
-    from counterlens.workflows.compare.families import named
+    from counterlens.workflows._shared.names import named
 
     for spec in specs:
         check_spec(named(spec)[1])

@@ -5,6 +5,7 @@ from counterlens.explanations.counterfactuals import dvce
 from counterlens.explanations.counterfactuals.pixel import STEPS
 from counterlens.explanations.counterfactuals.uvce import UVCE
 from counterlens.generators.diffusion.optimise import DISAGREEMENT, Settings
+from counterlens.workflows._shared.search_options import NORMS as SEARCH_NORMS
 from counterlens.workflows.disagree.options import DisagreeOptions
 from counterlens.workflows.explain import options as explain
 from counterlens.workflows.explain.run import EXPLAIN
@@ -23,7 +24,7 @@ def test_defaults_are_those_of_the_search() -> None:
     assert explain.DvceOptions().sampling_steps == dvce.PAPER.steps
     assert EvaluateOptions().steps == STEPS
     assert EvaluateOptions().updates == UVCE.chain.updates
-    assert set(explain.NORMS) == set(NORMS)
+    assert set(SEARCH_NORMS) == set(NORMS)
 
 
 def test_every_method_has_a_record() -> None:

@@ -2,7 +2,7 @@
 
 The features of a class's images, each weighed by how it enters the class's logit, are taken apart
 into principal components. Every component contributes a share of the logit, so one that shows the
-background (a feeder for a bird, a hand for a fish) can be distinguished from those that show the object.
+background (a feeder for a bird, a hand for a fish) is known from those that show the object.
 
 Paper: Neuhaus, Augustin, Boreiko, Hein 2023, Spurious Features Everywhere (neuhaus2023, section 3);
        used in Augustin et al. 2024 (digin2024, section 5).

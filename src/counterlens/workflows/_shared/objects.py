@@ -22,8 +22,8 @@ from counterlens.images import ImageSet, is_pillow
 from counterlens.models import load, parse
 from counterlens.models.sources.objects import as_classifier, object_spec
 from counterlens.workflows._shared.multilabel import single_label
+from counterlens.workflows._shared.names import named
 from counterlens.workflows._shared.pictures import WHOLE, Given
-from counterlens.workflows.compare.families import named
 
 
 @dataclass(frozen=True)

@@ -17,11 +17,13 @@ from counterlens import diagnosis, metrics
 from counterlens.classifier import Classifier
 from counterlens.data import from_images, mined_with, name_of, open_set
 from counterlens.errors import InputError
+from counterlens.explanations.edits.sweeps import edit_numbers
 from counterlens.images import ImageSet, fitting_size
 from counterlens.models.weights import weights_hash
 from counterlens.predictions import predict
 from counterlens.runs import Number, Run, keep_logits, key_part, new_folder
 from counterlens.search import Robustness
+from counterlens.workflows._shared.names import named
 from counterlens.workflows._shared.objects import Objects, headline, texts
 from counterlens.workflows._shared.options import shared, takes
 from counterlens.workflows._shared.pipeline import reporting
@@ -57,7 +59,6 @@ from counterlens.workflows.audit.surrogates import Surrogate, surrogates
 from counterlens.workflows.audit.temperature import fit_temperature, set_apart
 from counterlens.workflows.compare import families
 from counterlens.workflows.compare.run import compare
-from counterlens.workflows.explain.edits import edit_numbers
 
 
 @takes(AuditOptions)
@@ -83,7 +84,7 @@ def audit(models: object, data: object, options: AuditOptions) -> Result:
     """
     objects = Objects(options.device, options.limit, options.seed, options.trust_remote_code)
     specs = objects.model_specs(models)
-    facts = families.told(options.about, [families.named(model)[0] for model in specs])
+    facts = families.told(options.about, [named(model)[0] for model in specs])
     settings = _settings(specs[0], data, options, objects)
     _check(settings)
     images = settings.data
@@ -154,14 +155,14 @@ def _check(settings: Settings) -> None:
 
 
 def _short(model: str) -> str:
-    name, spec = families.named(model)
+    name, spec = named(model)
     if spec != model:
         return key_part(name)
     return key_part(Path(model.split("@")[0].split(":")[-1]).name) or "model"
 
 
 def _audit(settings: Settings, folder: Path, facts: families.Told, objects: Objects) -> Run:
-    name, spec = families.named(settings.model)
+    name, spec = named(settings.model)
     classifier = objects.load(settings.model)
     size, channels = fitting_size(classifier.preprocess), classifier.channels
     _check_balls(settings, channels * math.prod(classifier.preprocess.size))

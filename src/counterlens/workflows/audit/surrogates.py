@@ -12,9 +12,9 @@ from counterlens.label_spaces import match_classes
 from counterlens.search.fast.engine import differentiable
 from counterlens.types import Images, Logits
 from counterlens.workflows._shared.multilabel import single_label
+from counterlens.workflows._shared.names import named
 from counterlens.workflows.audit.protocol import Protocol, choose, judged_model
 from counterlens.workflows.audit.settings import Settings
-from counterlens.workflows.compare import families
 
 
 class Surrogate(nn.Module):
@@ -49,7 +49,7 @@ def surrogates(
     """
     found, rows = [], []
     for spec in (*settings.surrogate, *settings.peers):
-        name = families.named(spec)[0]
+        name = named(spec)[0]
         try:
             fitted = _fitted(
                 single_label(load(spec), "an attack"), name, classifier, images, protocol

@@ -5,30 +5,15 @@ Paper: Hendrycks et al. 2021, Natural Adversarial Examples (section 4.2 and appe
 Differs: what sets models apart is read off them (`network_facts`); `--about` corrects it.
 """
 
-import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from counterlens.errors import InputError
 from counterlens.runs import Run
-from counterlens.runs.keys import model_words
 
 Told = Mapping[str, Mapping[str, str]]
 KEYS = ("family", "attention", "training")
 MINED = "this model was a filter of the set, so its numbers here are low by construction"
-
-
-def named(model: str) -> tuple[str, str]:
-    """Name and spec of NAME=SPEC; the spec's own words are the name otherwise.
-
-    >>> named("wide=runs/3/model"), named("zoo:cifar10-plain")
-    (('wide', 'runs/3/model'), ('zoo:cifar10-plain', 'zoo:cifar10-plain'))
-    """
-    given = re.fullmatch(r"([^/\\:=@#]+)=(.+)", model, re.DOTALL)
-    if given and not Path(model).exists():
-        return given[1].strip(), given[2].strip()
-    return model_words(model), model
 
 
 def told(texts: Sequence[str], names: Sequence[str]) -> dict[str, dict[str, str]]:

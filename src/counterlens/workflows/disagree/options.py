@@ -1,14 +1,5 @@
 """Options of disagree."""
 
-from counterlens.workflows._shared.generator_options import (
-    GeneratorOption,
-    HalfOption,
-    MemoryOption,
-    SearchSettings,
-    guidance,
-    sampling_steps,
-    updates,
-)
 from counterlens.workflows._shared.options import (
     Compute,
     Distributed,
@@ -17,6 +8,15 @@ from counterlens.workflows._shared.options import (
     Trust,
     option,
     record,
+)
+from counterlens.workflows._shared.search_options import (
+    GeneratorOption,
+    HalfOption,
+    MemoryOption,
+    SearchSettings,
+    guidance,
+    sampling_steps,
+    updates,
 )
 
 MODELS, CHECKS = "Models and classes", "Checks on the images"

@@ -25,8 +25,8 @@ from counterlens.models.parts import head
 from counterlens.runs import Run, kept_logits, key_part
 from counterlens.workflows._shared.features import features_of
 from counterlens.workflows._shared.figures import save
+from counterlens.workflows._shared.names import named
 from counterlens.workflows._shared.pictures import Given
-from counterlens.workflows.compare.families import named
 from counterlens.workflows.explain.job import Job
 from counterlens.workflows.explain.maps import explain_maps
 

@@ -1,17 +1,5 @@
 """Options of explain: a record for each method, so that no option is given to one without it."""
 
-from typing import Any
-
-from counterlens.workflows._shared.generator_options import (
-    GROUP,
-    GeneratorOption,
-    MemoryOption,
-    captioner,
-    guidance,
-    mask,
-    sampling_steps,
-    updates,
-)
 from counterlens.workflows._shared.options import (
     Compute,
     Output,
@@ -20,9 +8,20 @@ from counterlens.workflows._shared.options import (
     option,
     record,
 )
-
-IMAGES, SEARCH = "Model and images", "Search in pixel space"
-NORMS = ("l2", "linf", "l1", "l1.5")
+from counterlens.workflows._shared.search_options import (
+    GENERATOR,
+    IMAGES,
+    GeneratorOption,
+    Judges,
+    MemoryOption,
+    PixelSearch,
+    Robust,
+    captioner,
+    guidance,
+    mask,
+    sampling_steps,
+    updates,
+)
 
 
 @record
@@ -65,57 +64,6 @@ class Targets:
 
 
 @record
-class Judges:
-    """Of methods whose images other models are shown."""
-
-    judge: tuple[str, ...] = option(
-        (),
-        flag="--with",
-        help="Another model, which says what it sees. By diffusion it guides, too.",
-        unit="MODEL",
-        group=IMAGES,
-        scope="objects",
-    )
-
-
-@record
-class Robust:
-    """Of DVCE, which a robust model helps."""
-
-    robust: str | None = option(
-        None,
-        help="Robust model, whose gradients help DVCE. In evaluate pixels explain it, too.",
-        unit="MODEL",
-        group=IMAGES,
-        scope="objects",
-    )
-
-
-def pixel_steps(default: int, more: str = "") -> Any:
-    """The option --steps; `more` stands behind its meaning."""
-    return option(
-        default, help=f"Steps of the search in pixel space{more}.", unit="N", group=SEARCH
-    )
-
-
-@record
-class PixelSearch:
-    """Of searches in pixel space."""
-
-    radius: tuple[str, ...] = option(
-        (),
-        help="Budget, e.g. 1.5 or 8/255. Default: six, by the size of the image; of an audit two.",
-        unit="RADIUS",
-        group=SEARCH,
-    )
-    norm: str = option("l2", help="l2, linf, l1 or l1.5.", choices=NORMS, group=SEARCH)
-    steps: int = pixel_steps(100, "; finer: 500")
-    batch: int | None = option(
-        None, help="Images per batch. Default: by size.", unit="N", group=SEARCH, scope="run"
-    )
-
-
-@record
 class PixelOptions(PixelSearch, ExplainOptions, Judges, Targets):
     """Options of explain pixel."""
 
@@ -128,7 +76,7 @@ class DiffusionOptions(MemoryOption, GeneratorOption, ExplainOptions, Judges, Ta
         (),
         help='What the image shows, with its class word. Default: "a photograph of a CLASS".',
         unit="TEXT",
-        group=GROUP,
+        group=GENERATOR,
     )
     captioner: str | None = captioner("which writes the captions")
     mask: tuple[str, ...] = mask(
@@ -141,11 +89,11 @@ class DiffusionOptions(MemoryOption, GeneratorOption, ExplainOptions, Judges, Ta
         None,
         help="Searches again where confidence is below 0.8. Default: 1 below 128 pixels, else 0.",
         unit="N",
-        group=GROUP,
+        group=GENERATOR,
     )
     guidance: float = guidance()
     reference: bool = option(
-        False, help="Mix words as the paper's code does, faults included.", group=GROUP
+        False, help="Mix words as the paper's code does, faults included.", group=GENERATOR
     )
 
 
@@ -155,7 +103,7 @@ class DvceOptions(GeneratorOption, ExplainOptions, Judges, Robust, Targets):
 
     sampling_steps: int = sampling_steps(200, ", of which the second half is walked")
     batch: int | None = option(
-        None, help="Images per batch. Default: by size.", unit="N", group=GROUP, scope="run"
+        None, help="Images per batch. Default: by size.", unit="N", group=GENERATOR, scope="run"
     )
 
 

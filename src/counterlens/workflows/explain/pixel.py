@@ -1,6 +1,5 @@
 """Explain by pixel counterfactuals: pictures, distances, second opinions, verdicts."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any, cast
@@ -8,7 +7,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from counterlens.ball import Norm
+from counterlens.ball import Norm, show_radius
 from counterlens.explanations.counterfactuals.evidence import (
     EVIDENCE,
     NOISE,
@@ -135,18 +134,6 @@ def draw(
             sides.append(f"towards\n{classes[target][:14]}")
         title = f"{job.pictures.ids[i]}: {job.row(i)['predicted']} {job.row(i)['confidence']:.2f}"
         save_figure(job.run, f"figure-{i:03d}", grids, heads=heads, sides=sides, title=title)
-
-
-def show_radius(norm: str, radius: float) -> str:
-    """A budget as people write it: 8/255 for l∞, 1.5 else.
-
-    >>> show_radius("linf", 8 / 255), show_radius("l2", 1.5)
-    ('8/255', '1.5')
-    """
-    levels = radius * 255
-    if norm == "linf" and math.isclose(levels, round(levels), rel_tol=1e-9):
-        return f"{round(levels)}/255"
-    return f"{radius:.4g}"
 
 
 def _panel(result: Counterfactuals, k: int, name: str, word: str) -> Panel:

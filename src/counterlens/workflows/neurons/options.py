@@ -2,14 +2,6 @@
 
 from pathlib import Path
 
-from counterlens.workflows._shared.generator_options import (
-    GROUP,
-    GeneratorOption,
-    MemoryOption,
-    SearchSettings,
-    captioner,
-    mask,
-)
 from counterlens.workflows._shared.options import (
     Compute,
     Distributed,
@@ -18,6 +10,14 @@ from counterlens.workflows._shared.options import (
     Trust,
     option,
     record,
+)
+from counterlens.workflows._shared.search_options import (
+    GENERATOR,
+    GeneratorOption,
+    MemoryOption,
+    SearchSettings,
+    captioner,
+    mask,
 )
 
 FEATURES, IMAGES = "Features", "Images"
@@ -117,7 +117,7 @@ class DrawOptions(
         0, help="Draw so many units most like each one, too.", unit="N", group=FEATURES
     )
     words: Path | None = option(
-        None, help="More candidate words for the prompts, one a line.", unit="FILE", group=GROUP
+        None, help="More candidate words for the prompts, one a line.", unit="FILE", group=GENERATOR
     )
     captioner: str | None = captioner("whose captions of --data are candidates")
 

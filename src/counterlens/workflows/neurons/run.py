@@ -48,8 +48,8 @@ def neurons(model: object, *, method: str, options: NeuronOptions) -> Result:
         method: one of the above.
 
     >>> import counterlens as cl
-    >>> cats = {"npca": "cat:0", "data": "sample:cifar10", "limit": 100, "quiet": True}
-    >>> result = cl.neurons("zoo:cifar10-plain-small", method="npca", **cats)
+    >>> model, data = "zoo:cifar10-plain-small", "sample:cifar10"
+    >>> result = cl.neurons(model, method="npca", npca="cat:0", data=data, limit=100, quiet=True)
     >>> result.table("components")[0]["class"]
     'cat'
     """

@@ -1,12 +1,5 @@
 """Options of explain evaluate: several methods of counterfactuals on the same pictures."""
 
-from counterlens.workflows._shared.generator_options import (
-    GeneratorOption,
-    HalfOption,
-    MemoryOption,
-    SearchSettings,
-    updates,
-)
 from counterlens.workflows._shared.options import (
     Compute,
     Output,
@@ -15,12 +8,17 @@ from counterlens.workflows._shared.options import (
     option,
     record,
 )
-from counterlens.workflows.explain.options import (
+from counterlens.workflows._shared.search_options import (
     IMAGES,
+    GeneratorOption,
+    HalfOption,
     Judges,
+    MemoryOption,
     PixelSearch,
     Robust,
+    SearchSettings,
     pixel_steps,
+    updates,
 )
 
 ARMS = ("pixel", "pixel-robust", "dvce", "prompt-to-prompt", "diffusion")

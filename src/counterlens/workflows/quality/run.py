@@ -71,6 +71,13 @@ def evaluate(model: object, images: object = (), *, options: EvaluateOptions) ->
     Args:
         model: a spec, a Classifier or a torch module.
         images: a labelled SPEC or part of one; pictures the model gets wrong are left out.
+
+    >>> import counterlens as cl
+    >>> result = cl.evaluate_counterfactuals(
+    ...     "zoo:cifar10-plain-small", "sample:cifar10#0:3", arm="pixel", steps=2, quiet=True
+    ... )
+    >>> {row["method"] for row in result.table("quality")}
+    {'pixel'}
     """
     _check(options)
     robust = texts(options.robust)

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from counterlens.ball import Ball, parse_radius
+from counterlens.ball import Ball, parse_radius, show_radius
 from counterlens.classifier import Classifier
 from counterlens.data import name_of
 from counterlens.errors import InputError
@@ -35,7 +35,6 @@ from counterlens.workflows._shared.pictures import Pictures, confidences_of, ope
 from counterlens.workflows._shared.result import Result
 from counterlens.workflows._shared.session import Log, logger, running
 from counterlens.workflows._shared.settings import check_choice
-from counterlens.workflows.explain.pixel import show_radius
 from counterlens.workflows.reproduce.options import OodFigureOptions
 
 PANELS = 8
