@@ -1,4 +1,4 @@
-"""The chapter on an audit's worst mistakes: both ways, where it looked, and what they resemble."""
+"""The chapter on an audit's worst mistakes: changed both ways, with maps and nearest images."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -67,7 +67,7 @@ def _strips(run: Run, row: Row, number: int) -> list[Strip]:
     first, second = ([one for one in part if one is not None] for part in (changed, beside))
     return [
         Strip(f"{label} taken for {predicted}", text, first, f"mistake-{number}"),
-        Strip("Where it looked, and what it resembles", name, second, f"near-{number}"),
+        Strip("Where the evidence lies, and the nearest images", name, second, f"near-{number}"),
     ]
 
 

@@ -43,14 +43,14 @@ def sections(run: Run) -> list[Section]:
             "Each row: pictures with one classifier as the guide. Each column: the mean "
             "confidence of one classifier in the target. On the diagonal the guide judges itself."
         )
-        parts.append(Section("guides", "Who guides, who is convinced", [_matrix(guides)], lead))
+        parts.append(Section("guides", "Guides and judges", [_matrix(guides)], lead))
     return parts
 
 
 def _section(run: Run, kind: str, rows: Sequence[Mapping[str, Any]]) -> Section:
     blocks: list[Block] = []
     area = "uvce_error" if kind == "error" else "uvce"
-    blocks += number_matrix(run.numbers, area, caption="All of them", subject="Guide") or ()
+    blocks += number_matrix(run.numbers, area, caption="All counterfactuals", subject="Guide") or ()
     groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for row in rows:
         groups.setdefault((str(row["id"]), str(row["target"])), []).append(row)

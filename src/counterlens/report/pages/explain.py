@@ -17,14 +17,14 @@ _AREAS = ("counterfactual",)
 _HIDDEN = ("original", "image", "difference", "heat", "map", "opinions", "votes")
 _TITLES = {
     "counterfactuals": "What would have to change",
-    "maps": "Where it looks",
-    "edits": "What makes it change its mind",
-    "neurons": "What drives its units",
+    "maps": "Where the evidence lies",
+    "edits": "Which edits change the answer",
+    "neurons": "What its units react to",
 }
 _LEADS = {
     "maps": "Colour stays where the evidence for the class is; the line runs around what is at "
     "least half as strong as the strongest.",
-    "edits": "The same picture, edited a little: what it then answers, and how sure it is.",
+    "edits": "The same picture under small edits: the answer and its confidence.",
 }
 
 

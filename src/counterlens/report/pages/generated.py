@@ -37,7 +37,7 @@ def _disagreements(run: Run, rows: Sequence[Mapping[str, Any]]) -> Section:
     blocks += (
         number_matrix(means, "disagree", caption="Means over all images", subject="Raised") or ()
     )
-    blocks += plain_table("what is left after a disturbance, and whom others side with",
+    blocks += plain_table("after JPEG, noise and a shift; which model others side with",
                           _left(run))  # fmt: skip
     text = [{k: v for k, v in row.items() if k not in _HIDDEN} for row in rows]
     blocks += plain_table("all images", text, drawn=False)
@@ -45,7 +45,7 @@ def _disagreements(run: Run, rows: Sequence[Mapping[str, Any]]) -> Section:
         "Each image starts from the prompt alone and is then changed until one classifier is sure "
         "of the class and the other is not. Below an image: both confidences, the raised one first."
     )
-    return Section("disagreements", "Where they part", blocks, lead)
+    return Section("disagreements", "Where they disagree", blocks, lead)
 
 
 def _left(run: Run) -> list[dict[str, Any]]:
