@@ -128,5 +128,5 @@ def test_what_is_no_audit_or_has_no_mistakes_is_refused(made, tmp_path):
     with pytest.raises(InputError, match="is no audit"):
         explain(str(other.folder), [], worst=2, **QUICK)
     bare = Run.create(tmp_path / "bare", "audit", {"model": model, "data": "sample:cifar10"})
-    with pytest.raises(InputError, match="kept no logits"):
+    with pytest.raises(InputError, match="has no logits"):
         explain(str(bare.folder), [], worst=2, **QUICK)

@@ -108,7 +108,7 @@ def test_methods_are_compared_from_the_command_line(folder, tmp_path):
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--evaluate", "--arm", "magic"], "no method 'magic'"),
+        (["--evaluate", "--arm", "magic"], "arm is 'magic', expected one of pixel"),
         (["--evaluate", "--radius", "1", "--radius", "2"], "2 budgets came"),
         (["--evaluate", "--targets", "0"], "targets 0"),
         (["--evaluate", "--arm", "pixel", "--lpips", "nowhere.ckpt"], "not at nowhere.ckpt"),

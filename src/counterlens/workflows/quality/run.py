@@ -87,9 +87,8 @@ def evaluate(model: object, images: object = (), *, options: EvaluateOptions) ->
     judges = nets[1 : 1 + len(options.judge)]
     helper = nets[-1] if robust else None
     arms, notes = choose_arms(options.arm, helper, options.generator)
+    lpips = load_lpips(options.lpips, device=nets[0].mean.device) if options.lpips else None
     bench, left = _bench(options, nets[0], helper, arms, wanted)
-    device = bench.classifier.mean.device
-    lpips = load_lpips(options.lpips, device=device) if options.lpips else None
     pool, missing = _real(options.real, wanted, bench, judges, options.seed)
     notes += [*left, *missing, *bench.pictures.notes]
     inputs = {"model": words(given[0]), "images": [words(one) for one in wanted]}
