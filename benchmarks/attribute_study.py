@@ -35,7 +35,7 @@ from torch import Tensor
 
 from counterlens.classifier import Classifier
 from counterlens.data import open_set
-from counterlens.data.made import captions
+from counterlens.data.synthetic import captions
 from counterlens.explanations.counterfactuals.memory import plan_edits as plan
 from counterlens.explanations.counterfactuals.pixel import confidences
 from counterlens.explanations.counterfactuals.rounds import eight_bits

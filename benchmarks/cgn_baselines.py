@@ -24,14 +24,14 @@ import numpy as np
 import torch
 from torch.nn.functional import interpolate
 
-from counterlens.data.made.digit_factors import (
+from counterlens.data.open import open_set
+from counterlens.data.synthetic.digit_factors import (
     DOUBLE_BACKGROUND,
     DOUBLE_OBJECT,
     Digits,
     open_digits,
 )
-from counterlens.data.made.mnist_variants import OBJECT_ABOVE, WHICH, Variant, variant
-from counterlens.data.open import open_set
+from counterlens.data.synthetic.mnist_variants import OBJECT_ABOVE, WHICH, Variant, variant
 from counterlens.metrics.saliency import trivial_scores
 
 RESULTS = Path(__file__).parent / "results"

@@ -13,8 +13,8 @@ import argparse
 import json
 
 from counterlens.classifier import pick_device
-from counterlens.data.made.digit_factors import open_digits
-from counterlens.data.made.mnist_variants import variant
+from counterlens.data.synthetic.digit_factors import open_digits
+from counterlens.data.synthetic.mnist_variants import variant
 from counterlens.generators.cgn import model as cgn
 from counterlens.generators.cgn.model import CGN
 from counterlens.losses.cgn import level_of

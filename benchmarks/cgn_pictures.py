@@ -20,8 +20,8 @@ import numpy as np
 import torch
 from PIL import Image
 
-from counterlens.data.made.digit_factors import open_digits
-from counterlens.data.made.mnist_variants import variant
+from counterlens.data.synthetic.digit_factors import open_digits
+from counterlens.data.synthetic.mnist_variants import variant
 from counterlens.explanations.figure import canvas
 from counterlens.generators.cgn import model as cgn
 from counterlens.images import tile, write_png

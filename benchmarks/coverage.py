@@ -34,7 +34,7 @@ from counterlens.metrics.answers import answers
 from counterlens.metrics.calibration import count_bins, ece_of, rms_of, width_bins
 from counterlens.metrics.ood import aupr, auroc, fpr95
 from counterlens.metrics.temperature import by_ece, by_nll
-from counterlens.runs import Kept, Number
+from counterlens.runs import LogitSet, Number
 from counterlens.workflows.compare.pairs import paired_rows
 
 K = 10
@@ -178,8 +178,8 @@ def paired(rng: Rng, n: int, spread: float, factor: float, seed: int) -> dict[st
     ids, none = tuple(map(str, range(n))), np.full(n, -1)
     kept = {
         name: {
-            "known": Kept("known", "in", inside.numpy(), y, ids),
-            "unknown": Kept("unknown", "ood", outside.numpy(), none, ids),
+            "known": LogitSet("known", "in", inside.numpy(), y, ids),
+            "unknown": LogitSet("unknown", "ood", outside.numpy(), none, ids),
         }
         for name, inside, outside in zip("ab", known, unknown, strict=True)
     }

@@ -35,7 +35,7 @@ import torch
 from torch import Tensor
 
 from counterlens.classifier import Classifier, pick_device
-from counterlens.data.made import captions
+from counterlens.data.synthetic import captions
 from counterlens.explanations.cam import feature_saliency, overlay
 from counterlens.explanations.counterfactuals.uvce import (
     Change,

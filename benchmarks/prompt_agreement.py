@@ -36,7 +36,7 @@ from torch.nn.functional import cross_entropy, interpolate
 
 from counterlens.ball import mix
 from counterlens.data import open_set
-from counterlens.data.made import captions
+from counterlens.data.synthetic import captions
 from counterlens.errors import InputError
 from counterlens.generators.diffusion.optimise import draw
 from counterlens.images import tile, write_png

@@ -13,7 +13,7 @@ import torch
 
 from counterlens.classifier import Classifier
 from counterlens.data import open_set
-from counterlens.data.made import captions
+from counterlens.data.synthetic import captions
 from counterlens.explanations.counterfactuals.pixel import confidences
 from counterlens.explanations.counterfactuals.targets import class_named
 from counterlens.explanations.counterfactuals.uvce import UVCE, EditSettings, Prepared, prepare

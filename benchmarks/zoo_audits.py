@@ -15,7 +15,7 @@ import torch
 from counterlens import metrics
 from counterlens.data import name_of
 from counterlens.errors import InputError
-from counterlens.runs import Kept, Run, kept_logits, key_part
+from counterlens.runs import LogitSet, Run, key_part, stored_logits
 from counterlens.workflows._shared.names import named
 from counterlens.workflows.audit.robustness import parse_attack
 from counterlens.workflows.reproduce.cards import with_audit
@@ -124,7 +124,7 @@ def gathered(
             f"{row}: its audits are of other weights ({weights[:12]}) than its kept points "
             f"({before.weights[:12]}). Leave one of them out."
         )
-    logits = [kept_logits(run) for run in runs]
+    logits = [stored_logits(run) for run in runs]
     inside = [kept for one in logits for kept in one.values() if kept.role == "in"]
     if not inside:
         raise InputError(f"{runs[0].folder} holds no logits of known images.")
@@ -186,7 +186,7 @@ def _marks(run: Run) -> dict[str, str]:
     }
 
 
-def _add_sets(points: Points, run: Run, kept: Mapping[str, Kept]) -> None:
+def _add_sets(points: Points, run: Run, kept: Mapping[str, LogitSet]) -> None:
     settings = run.manifest["settings"]
     if settings["ood"] and settings["ood_attack"] not in (None, OOD_ATTACK):
         raise InputError(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from counterlens.runs import Number, Run, keep_logits
+from counterlens.runs import Number, Run, store_logits
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 OUTSIDE = ("svhn", "flowers", "smooth")
@@ -74,7 +74,7 @@ def audit_run(
     for name, (logits, labels) in sets.items():
         ids = [f"{name}/{i:05d}" for i in range(len(labels))]
         role = "in" if name == "cifar10" else "ood"
-        keep_logits(run, name, logits, labels=labels, ids=ids, role=role, temperature=1.7)
+        store_logits(run, name, logits, labels=labels, ids=ids, role=role, temperature=1.7)
     _in_numbers(run, *sets["cifar10"])
     _ood(run, sets, worst)
     _attacks(run, robust)

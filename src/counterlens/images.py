@@ -365,8 +365,8 @@ def _exif(data: bytes, part: int | None = None) -> Mapping[int, object]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            found = Image.open(io.BytesIO(data), formats=FORMATS).getexif()
-            return dict(found if part is None else found.get_ifd(part))
+            exif = Image.open(io.BytesIO(data), formats=FORMATS).getexif()
+            return dict(exif if part is None else exif.get_ifd(part))
     except Exception:  # broken metadata makes Pillow's readers raise almost anything
         return {}
 

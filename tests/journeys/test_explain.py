@@ -226,13 +226,13 @@ def test_bad_input_is_one_clear_line(images_, settings, words, model, photo, tmp
 
 def test_the_surest_mistakes_of_an_audit_are_explained(model, tmp_path):
     from counterlens.data import open_set
-    from counterlens.runs import keep_logits
+    from counterlens.runs import store_logits
 
     data = open_set("sample:cifar10")
     run = Run.create(tmp_path / "audit", "audit", {"model": model, "data": "sample:cifar10"})
     rng = np.random.default_rng(0)
     logits = rng.normal(size=(50, 10)) * np.linspace(1, 9, 50)[:, None]
-    keep_logits(run, "cifar10", logits, labels=data.labels[:50], ids=data.ids[:50])
+    store_logits(run, "cifar10", logits, labels=data.labels[:50], ids=data.ids[:50])
     run.note(data=data.name, data_fingerprint={data.name: data.fingerprint})
     done = explain(
         str(run.folder), [], worst=2, radius=[0.5], steps=2, out=tmp_path / "run", device="cpu",

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from counterlens.data.made import captions
+from counterlens.data.synthetic import captions
 from counterlens.errors import InputError
 from counterlens.losses.diffusion import autoencoding, denoising, gaussian_kl
 from counterlens.metrics.generation import kid, kid_interval, nearest, psnr, recall

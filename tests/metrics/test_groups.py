@@ -15,7 +15,7 @@ from counterlens.metrics.intervals.closed_form import newcombe, wilson
 from counterlens.metrics.intervals.multiple import (
     bonferroni,
     holm,
-    judged_together,
+    jointly_judged,
     least_images,
     stratified_test,
 )
@@ -88,7 +88,7 @@ def test_the_least_group_is_the_first_whose_widest_interval_is_narrow_enough(
 
 @given(st.lists(st.integers(1, 400), min_size=1, max_size=30))
 def test_judged_groups_are_the_largest_and_all_large_enough_together(sizes: list[int]) -> None:
-    judged, least = judged_together(sizes, 0.15)
+    judged, least = jointly_judged(sizes, 0.15)
     count = sum(judged)
     taken = sorted(sizes, reverse=True)[:count]
     assert sorted((n for n, flag in zip(sizes, judged, strict=True) if flag), reverse=True) == taken

@@ -20,11 +20,11 @@ from counterlens.runs import (
     append_line,
     atomic,
     discard_unstarted,
-    keep_logits,
-    kept_logits,
     key_part,
     new_folder,
     read_json,
+    store_logits,
+    stored_logits,
     write_json,
 )
 from counterlens.runs.keys import meaning, show, show_interval
@@ -162,8 +162,8 @@ def test_lines_are_appended(tmp_path: Path) -> None:
 def test_kept_logits_come_back_with_their_facts(tmp_path: Path) -> None:
     run = Run.create(tmp_path / "r", "audit", {})
     logits = np.arange(6, dtype=np.float32).reshape(2, 3)
-    keep_logits(run, "svhn", logits, labels=[-1, -1], ids=["a", "b"], role="ood", temperature=1.5)
-    kept = kept_logits(run)["svhn"]
+    store_logits(run, "svhn", logits, labels=[-1, -1], ids=["a", "b"], role="ood", temperature=1.5)
+    kept = stored_logits(run)["svhn"]
     np.testing.assert_array_equal(kept.logits, logits)
     assert (kept.role, kept.ids, kept.temperature) == ("ood", ("a", "b"), 1.5)
     assert kept.labels.tolist() == [-1, -1]
@@ -172,8 +172,8 @@ def test_kept_logits_come_back_with_their_facts(tmp_path: Path) -> None:
 def test_kept_logits_refuse_rows_that_do_not_fit(tmp_path: Path) -> None:
     run = Run.create(tmp_path / "r", "audit", {})
     with pytest.raises(InputError, match="one row, one label and one id"):
-        keep_logits(run, "x", np.zeros((2, 3)), labels=[0], ids=["a", "b"])
-    assert kept_logits(run) == {}
+        store_logits(run, "x", np.zeros((2, 3)), labels=[0], ids=["a", "b"])
+    assert stored_logits(run) == {}
 
 
 def test_new_folders_do_not_collide(tmp_path: Path) -> None:

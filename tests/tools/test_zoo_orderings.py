@@ -18,7 +18,7 @@ from counterlens.classifier import Classifier
 from counterlens.label_spaces import CIFAR10
 from counterlens.models.nets import resnets as nets
 from counterlens.models.sources import checkpoint
-from counterlens.runs import Number, Run, keep_logits, kept_logits, read_json
+from counterlens.runs import Number, Run, read_json, store_logits, stored_logits
 from counterlens.types import Preprocess
 from counterlens.workflows.audit import robustness
 from counterlens.workflows.audit.run import audit as real_audit
@@ -65,7 +65,7 @@ def made(folder, row, *, right=1.0, robust=1.0, outside=-3.0, worst=-3.0, attack
     run.note(**(facts | more))
     ids, order = np.array([f"test/{first + i}" for i in range(N)]), np.arange(N)[::turned]
     labels = (np.arange(N) >= round(right * N)).astype(int)  # class 0 is what it says
-    keep_logits(
+    store_logits(
         run, "test", heat * logits_of(SURE[order]), labels=labels[order], ids=ids[order],
         temperature=heat,
     )  # fmt: skip
@@ -80,7 +80,7 @@ def made(folder, row, *, right=1.0, robust=1.0, outside=-3.0, worst=-3.0, attack
         key, there = name.replace(" ", "_"), np.array([f"{name}/{i}" for i in range(OUT)])
         # a low confidence is a small lead, whatever its sign
         scores = [np.abs(3.05 + above + SPREAD) for above in (outside, worst)]
-        keep_logits(
+        store_logits(
             run, key, heat * logits_of(scores[0]), labels=[-1] * OUT, ids=there, role="ood",
             temperature=heat,
         )  # fmt: skip
@@ -561,7 +561,7 @@ def check_same_images(monkeypatch, model, out, audited):
         patch.setattr(twice, "worst_confidence", stays)
         assert search(patch, model, out) == 0
     for name in ("textures", "uniform"):
-        clean = kept_logits(audited)[name]
+        clean = stored_logits(audited)[name]
         with np.load(audited.folder / "tables" / f"worst-{name}.npz") as attacked:
             ids = attacked["ids"].tolist()
         with np.load(out / f"{name}.npz") as file:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from counterlens.runs import Run, kept_logits, reading
+from counterlens.runs import Run, reading, stored_logits
 
 FACTS = ("group", "slice", "tag")
 """Further facts by which images are filtered, where a table of the run has them."""
@@ -126,7 +126,7 @@ def _wrong(row: Mapping[str, Any]) -> bool:
 def _from_logits(run: Run) -> list[dict[str, Any]]:
     out = []
     classes = [str(row["class"]) for row in run.table("per_class")]
-    for name, kept in kept_logits(run).items():
+    for name, kept in stored_logits(run).items():
         z = np.asarray(kept.logits, np.float64) / kept.temperature
         z -= z.max(1, keepdims=True)
         probs = np.exp(z)

@@ -34,7 +34,7 @@ from counterlens.review.study import (
     results,
     trials,
 )
-from counterlens.runs import Run, file_bytes, kept_logits, parse_json
+from counterlens.runs import Run, file_bytes, parse_json, stored_logits
 
 router = APIRouter()
 _REFERENCES = 4  # as many as the paper showed
@@ -233,7 +233,7 @@ def by_logit(audit: Run, target: str, wanted: Container[str]) -> list[str]:
     """Ids of an audit's images, from the highest logit of a class to the lowest."""
     classes = [str(row["class"]) for row in audit.table("per_class")]
     found: list[tuple[float, str]] = []
-    for kept in kept_logits(audit).values():
+    for kept in stored_logits(audit).values():
         if kept.role == "in" and target in classes and len(classes) == kept.logits.shape[1]:
             logits = np.asarray(kept.logits[:, classes.index(target)])
             found += [(float(z), i) for z, i in zip(logits, kept.ids, strict=True) if i in wanted]

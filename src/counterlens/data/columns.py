@@ -67,10 +67,10 @@ def texts(values: Sequence[object], name: str) -> list[str | None]:
     plain = [None if _empty(value) else value for value in values]
     kinds = {type(value) for value in plain if value is not None}
     if len(set(plain) - {None}) > PLAIN and kinds <= {int, float, np.int64, np.float64}:
-        found = _bands(plain)
+        cells = _bands(plain)
     else:
-        found = [None if value is None else str(value) for value in plain]
-    count = len(set(found) - {None})
+        cells = [None if value is None else str(value) for value in plain]
+    count = len(set(cells) - {None})
     if count < 2:
         raise InputError(
             f"groups: {name} has {'one value' if count else 'no value'} over all images, expected "
@@ -81,7 +81,7 @@ def texts(values: Sequence[object], name: str) -> list[str | None]:
             f"groups: {name} has {count} different values, expected at most {MOST}: name a column "
             "of groups, not one of names or times."
         )
-    return found
+    return cells
 
 
 def _empty(value: object) -> bool:
@@ -122,28 +122,28 @@ def _folders(images: ImageSet, level: str) -> list[str | None]:
         raise InputError(f"groups: folder:{level}, expected folder:1, folder:2, …")
     parts = [str(name).split("/")[:-1] for name in images.ids]
     place = int(level) - 1
-    found = [part[place] if len(part) > place else None for part in parts]
-    if not any(found):
+    values = [part[place] if len(part) > place else None for part in parts]
+    if not any(values):
         deepest = max(len(part) for part in parts)
         raise InputError(
             f"groups: folder:{level}, but the pictures of {images.name} lie {deepest} folders deep."
         )
-    return found
+    return values
 
 
 def _exif(images: ImageSet, field: str) -> list[str | None]:
-    found, seen = [], set()
+    values, seen = [], set()
     for i in range(len(images)):
         fields = exif_texts(encoded(images.read, i))
         seen |= set(fields)
-        found.append(fields.get(field))
-    if not any(found):
+        values.append(fields.get(field))
+    if not any(values):
         near = nearest(field, seen)
         hint = f"Did you mean {near}?" if near else f"It has: {', '.join(sorted(seen)) or 'none'}."
         raise InputError(
             f"groups: no picture of {images.name} has the EXIF field {field!r}. {hint}"
         )
-    return found
+    return values
 
 
 def _grey(pixels: Pixels) -> Float64[np.ndarray, "_ _"]:
@@ -192,5 +192,5 @@ def mask_areas(images: ImageSet, text: str, data: str) -> Float64[np.ndarray, "n
             f"groups: {images.name} has no masks of its own. Name a folder of masks: "
             "mask:area@FOLDER."
         )
-    found = (masks(i) for i in range(len(images)))
-    return np.array([float("nan") if mask is None else float(mask.mean()) for mask in found])
+    opened = (masks(i) for i in range(len(images)))
+    return np.array([float("nan") if mask is None else float(mask.mean()) for mask in opened])

@@ -20,8 +20,8 @@ Targets = Int[np.ndarray, "n k"]
 
 def targets_of(images: ImageSet) -> Targets | None:
     """The matrix of a set whose images have several labels; None for other sets."""
-    found = images.extra.get(KEY)
-    return None if found is None else np.asarray(found)
+    targets = images.extra.get(KEY)
+    return None if targets is None else np.asarray(targets)
 
 
 def with_targets(images: ImageSet, targets: Targets, classes: Sequence[str]) -> ImageSet:

@@ -48,11 +48,11 @@ def examine(
         _untouched(classifier),
         torch.no_grad(),
     ):
-        found = [first, *_run(classifier, images, seed)]
-    done = {finding.check for finding in found}
+        findings = [first, *_run(classifier, images, seed)]
+    done = {finding.check for finding in findings}
     missing = [c for c in CHECKS if c not in done]
     skipped = [Finding(c, "skipped", "an earlier check has to pass first.", "low") for c in missing]
-    return sorted([*found, *skipped], key=lambda finding: CHECKS.index(finding.check))
+    return sorted([*findings, *skipped], key=lambda finding: CHECKS.index(finding.check))
 
 
 def _run(classifier: Classifier, images: ImageSet | None, seed: int) -> list[Finding]:
@@ -63,16 +63,16 @@ def _run(classifier: Classifier, images: ImageSet | None, seed: int) -> list[Fin
         return [_no_forward(classifier, error)]
     if z.ndim != 2 or len(z) != len(probes.x) or z.shape[1] < 2:
         return [_no_forward(classifier, ValueError(f"outputs have shape {tuple(z.shape)}"))]
-    found = [
+    findings = [
         Finding("forward", "ok", f"{len(z)} images of {classifier.preprocess.size} go through."),
         outputs.class_count(z.shape[1], classifier.classes, probes.unmatched),
         outputs.finite(z),
     ]
-    if found[-1].status == "fail":
-        return [*found, pixels(probes.raw)]
+    if findings[-1].status == "fail":
+        return [*findings, pixels(probes.raw)]
     if classifier.multilabel:
-        return [*found, *_outputs(classifier, probes, z), *_independent_labels()]
-    return [*found, *_outputs(classifier, probes, z), *_meaning(classifier, probes, z, seed)]
+        return [*findings, *_outputs(classifier, probes, z), *_independent_labels()]
+    return [*findings, *_outputs(classifier, probes, z), *_meaning(classifier, probes, z, seed)]
 
 
 def _outputs(classifier: Classifier, probes: Probes, z: Logits) -> list[Finding]:
@@ -130,11 +130,11 @@ def _in_batches(forward: Callable[[Images], Logits], x: Images) -> Logits:
 def _no_forward(classifier: Classifier, error: Exception) -> Finding:
     line = (str(error).splitlines() or [type(error).__name__])[0][:160]
     size = (classifier.channels, *classifier.preprocess.size)
-    found = f"images of {size} do not go through: {line}."
+    message = f"images of {size} do not go through: {line}."
     fix = (
         "Check Preprocess(size=…), the number of channels, and that forward returns logits (b, k)."
     )
-    return Finding("forward", "fail", found, "high", fix)
+    return Finding("forward", "fail", message, "high", fix)
 
 
 @contextmanager

@@ -53,8 +53,8 @@ def export(
     own, theirs = stack(classifier, pictures), stack(reference, pictures)
     z, truth = _logits(classifier, own), _logits(reference, theirs)
     if z.shape != truth.shape:
-        found = f"it gives {z.shape[1]} logits, {reference.name} gives {truth.shape[1]}."
-        return Finding(NAME, "fail", found, "high", "Export the network that is meant.")
+        message = f"it gives {z.shape[1]} logits, {reference.name} gives {truth.shape[1]}."
+        return Finding(NAME, "fail", message, "high", "Export the network that is meant.")
     spread = truth.double().std().clamp_min(1e-12)
     gap = float((z - truth).double().abs().mean() / spread)
     largest = float((z - truth).double().abs().max() / spread)
@@ -71,18 +71,20 @@ def export(
     }
     name = min(gaps, key=gaps.__getitem__)
     if gaps[name] <= EXPLAINED * gap:
-        found = f"{facts}. With {name}, {reference.name} differs by {gaps[name]:.2g} only: {name}."
-        return Finding(NAME, "fail", found, "high", f"Export again: it has {name}.")
-    together = torch.stack([(part - part.mean(0)).flatten().double() for part in (z, truth)])
-    alike = float(torch.corrcoef(together)[0, 1].nan_to_num(0.0))
+        message = (
+            f"{facts}. With {name}, {reference.name} differs by {gaps[name]:.2g} only: {name}."
+        )
+        return Finding(NAME, "fail", message, "high", f"Export again: it has {name}.")
+    both = torch.stack([(part - part.mean(0)).flatten().double() for part in (z, truth)])
+    alike = float(torch.corrcoef(both)[0, 1].nan_to_num(0.0))
     if alike < ALIKE:
-        found = f"{facts}; their correlation is {alike:.2f}: other weights, or another network."
-        return Finding(NAME, "fail", found, "medium", "Export the weights that are meant.")
+        message = f"{facts}; their correlation is {alike:.2f}: other weights, or another network."
+        return Finding(NAME, "fail", message, "medium", "Export the weights that are meant.")
     if gap <= ROUNDED:
         return Finding(NAME, "ok", f"{facts}: rounding.", "medium")
-    found = f"{facts}; correlation {alike:.2f}: coarse or {CLIPPED}."
+    message = f"{facts}; correlation {alike:.2f}: coarse or {CLIPPED}."
     fix = "Calibrate the quantisation on images prepared as here, or keep more bits."
-    return Finding(NAME, "warn", found, "medium", fix)
+    return Finding(NAME, "warn", message, "medium", fix)
 
 
 def faults(

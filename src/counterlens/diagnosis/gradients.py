@@ -35,34 +35,34 @@ def gradients(forward: Callable[[Images], Logits], x: Images, *, steady: bool = 
     try:
         grad, spread = _margin_gradient(forward, x)
     except Exception as error:  # each kind of model without gradients fails in its own way
-        found = f"no gradient reaches the pixels ({first_line(error, 90)}).{_CANNOT}"
-        return Finding(name, "warn", found, "high", _SHAPE)
+        message = f"no gradient reaches the pixels ({first_line(error, 90)}).{_CANNOT}"
+        return Finding(name, "warn", message, "high", _SHAPE)
     size = grad.flatten(1).norm(dim=1)
     broken = int((~torch.isfinite(size)).sum())
     if broken:
-        found = f"NaN or infinite gradients on {broken} of {len(x)} images.{_CANNOT}"
+        message = f"NaN or infinite gradients on {broken} of {len(x)} images.{_CANNOT}"
         fix = "Look for a square root or a division at 0 in forward, or half precision."
-        return Finding(name, "warn", found, "high", fix)
+        return Finding(name, "warn", message, "high", fix)
     dead = int((size == 0).sum())
     if dead:
-        found = f"the gradient is exactly zero on {dead} of {len(x)} images.{_CANNOT}"
-        return Finding(name, "warn", found, "high", _SHAPE)
+        message = f"the gradient is exactly zero on {dead} of {len(x)} images.{_CANNOT}"
+        return Finding(name, "warn", message, "high", _SHAPE)
     if not steady:
         return Finding(
             name, "ok", f"finite, not zero on {len(x)} images; not followed further.", "low"
         )
     ratio = _difference_ratio(forward, x, grad, spread).median().item()
     if not LEAST <= ratio <= MOST:
-        found = (
+        message = (
             f"a small step along the gradient changes the margin by {ratio:.2f} times what the "
             "gradient predicts."
         )
-        return Finding(name, "warn", found, "medium", _SHAPE)
-    found = (
+        return Finding(name, "warn", message, "medium", _SHAPE)
+    message = (
         f"finite, not zero on {len(x)} images; a small step changes the margin by {ratio:.2f} "
         "times what the gradient predicts."
     )
-    return Finding(name, "ok", found)
+    return Finding(name, "ok", message)
 
 
 def _margin_gradient(forward: Callable[[Images], Logits], x: Images) -> tuple[Images, float]:

@@ -35,11 +35,11 @@ def class_order(
         how = max(hits, key=lambda key: float(hits[key].mean()))
         if hits[how].mean() < renamed.mean() - 0.05:  # a usual order explains all, or it is none
             how, hits = "they are renamed one to one", {"they are renamed one to one": renamed}
-        found = _better(right, hits[how])
-        if found:
+        evidence = _better(right, hits[how])
+        if evidence:
             examples = _examples(answers, labels, classes)
             fix = f"Reorder classes=[…] to match the outputs: {examples}."
-            return Finding("class order", "fail", f"{found} {how}.", "high", fix)
+            return Finding("class order", "fail", f"{evidence} {how}.", "high", fix)
         if right.mean() > 0.5:
             return Finding(
                 "class order", "ok", f"{right.mean():.0%} of {len(right)} are classified right."
@@ -112,9 +112,9 @@ def _by_names(classes: Sequence[str], logits: Float[np.ndarray, "m k"], labelled
         if labelled < LEAST_LABELS:
             why = f"cannot tell from {labelled} labelled images, needs {LEAST_LABELS}."
         return Finding(name, "skipped", why, "low")
-    told = f"outputs of the {pairs} pairs of names that share a word agree by {now:+.1f} σ"
+    message = f"outputs of the {pairs} pairs of names that share a word agree by {now:+.1f} σ"
     if now >= RELATED:
-        return Finding(name, "ok", f"{told}.", "medium")
+        return Finding(name, "ok", f"{message}.", "medium")
     for how, order in orders(classes).items():
         other = relatedness(classes, logits[:, order])[0]
         if other >= RELATED:
@@ -122,13 +122,13 @@ def _by_names(classes: Sequence[str], logits: Float[np.ndarray, "m k"], labelled
                 f"The outputs may be in another order ({how}): give labelled DATA to be sure, "
                 "or reorder classes=[…] to match."
             )
-            return Finding(name, "warn", f"{told}, by {other:+.1f} σ if {how}.", "medium", fix)
+            return Finding(name, "warn", f"{message}, by {other:+.1f} σ if {how}.", "medium", fix)
     if now < UNRELATED:
         fix = "Give labelled DATA to be sure; reorder classes=[…] to match the outputs."
         return Finding(
-            name, "warn", f"{told}: names in another order, or untrained.", "medium", fix
+            name, "warn", f"{message}: names in another order, or untrained.", "medium", fix
         )
-    return Finding(name, "ok", f"{told}.", "low")
+    return Finding(name, "ok", f"{message}.", "low")
 
 
 def relatedness(classes: Sequence[str], logits: Float[np.ndarray, "m k"]) -> tuple[float, int]:
@@ -172,8 +172,8 @@ def accuracy(answers: Answers, labels: Answers, classes: int, *, mined: bool) ->
     hits = int((answers == labels).sum())
     chance = float(np.bincount(labels).max() / n) if classes == 2 else 1 / classes
     p = float(binom.sf(hits - 1, n, chance))
-    told = f"{hits} of {n} images classified right, by chance {n * chance:.1f}"
+    message = f"{hits} of {n} images classified right, by chance {n * chance:.1f}"
     if p < 0.01:
-        return Finding("accuracy", "ok", f"{told}.")
+        return Finding("accuracy", "ok", f"{message}.")
     fix = "Check weights, labels and preprocessing; an untrained model looks like this."
-    return Finding("accuracy", "warn", f"{told}: no better than chance.", "medium", fix)
+    return Finding("accuracy", "warn", f"{message}: no better than chance.", "medium", fix)

@@ -16,7 +16,7 @@ NOISE_FAIL, NOISE_WARN = 1e-3, 1e-4
 BATCH_FAIL, BATCH_WARN = 1e-2, 2e-3
 """Change of an image's logits with its neighbours; kernels differ with the batch size."""
 SATURATED_ROWS, SATURATED_MARGIN = 0.5, 50.0
-STILL = 0.02
+UNCHANGED = 0.02
 """Standard deviation over images below which no label of a multi-label model moves."""
 ENOUGH = 8
 """Fewer images say nothing about a model."""
@@ -34,11 +34,13 @@ def mode(net: nn.Module) -> Finding:
     ]
     fix = "Call model.eval() before wrapping or returning the model."
     if acting:
-        found = f"{len(acting)} layers act as in training: {', '.join(acting[:2])}"
-        return Finding("training mode", "fail", found + ("…." if acting[2:] else "."), "high", fix)
+        message = f"{len(acting)} layers act as in training: {', '.join(acting[:2])}"
+        return Finding(
+            "training mode", "fail", message + ("…." if acting[2:] else "."), "high", fix
+        )
     if training:
-        found = f"{len(training)} parts are in training mode, none of a kind known to act on it."
-        return Finding("training mode", "warn", found, "medium", fix)
+        message = f"{len(training)} parts are in training mode, none of a kind known to act on it."
+        return Finding("training mode", "warn", message, "medium", fix)
     return Finding("training mode", "ok", "every part is in evaluation mode.")
 
 
@@ -52,18 +54,18 @@ def class_count(outputs: int, classes: Sequence[str], unmatched: Sequence[str]) 
                 "Drop the extra output (a background class often comes first: net(x)[:, 1:]), "
                 f"or give {outputs} names."
             )
-        found = f"the network has {outputs} outputs, the class list {len(classes)} names."
-        return Finding(name, "fail", found, "high", fix)
+        message = f"the network has {outputs} outputs, the class list {len(classes)} names."
+        return Finding(name, "fail", message, "high", fix)
     doubles = len(classes) - len(set(classes))
     if doubles:
-        found = f"{doubles} of the {len(classes)} class names occur twice."
-        return Finding(name, "warn", found, "high", "Give every class its own name.")
+        message = f"{doubles} of the {len(classes)} class names occur twice."
+        return Finding(name, "warn", message, "high", "Give every class its own name.")
     if unmatched:
-        found = (
+        message = (
             f"{len(unmatched)} classes of the data are not among the model's: {_some(unmatched)}."
         )
         fix = "Rename the data's classes after the model's, or examine the model they belong to."
-        return Finding(name, "warn", found, "high", fix)
+        return Finding(name, "warn", message, "high", fix)
     return Finding(name, "ok", f"{outputs} outputs, {len(classes)} names.")
 
 
@@ -72,12 +74,12 @@ def finite(z: Logits) -> Finding:
     bad = int((~torch.isfinite(z)).any(1).sum())
     if not bad:
         return Finding("finite outputs", "ok", f"finite on all {len(z)} images.")
-    found = f"NaN or infinite outputs on {bad} of {len(z)} images."
+    message = f"NaN or infinite outputs on {bad} of {len(z)} images."
     fix = (
         "Look for a division by zero, a logarithm of 0 or half precision: run the network in "
         "float32, and check that its weights are finite."
     )
-    return Finding("finite outputs", "fail", found, "high", fix)
+    return Finding("finite outputs", "fail", message, "high", fix)
 
 
 def kind_of(z: Logits) -> Kind:
@@ -110,25 +112,25 @@ def logits(z: Logits, stretched: Logits) -> Finding:
     kind = kind_of(z)
     low, high = z.min().item(), z.max().item()
     if kind == "probabilities":
-        found = f"rows are ≥ 0 and sum to {z.double().sum(1).mean().item():.4g}: probabilities."
+        message = f"rows are ≥ 0 and sum to {z.double().sum(1).mean().item():.4g}: probabilities."
         fix = "Remove the softmax: return the logits before it."
-        return Finding("logits", "fail", found, "high", fix)
+        return Finding("logits", "fail", message, "high", fix)
     if kind == "independent probabilities":
         squashed = bool(stretched.min() >= 0 and stretched.max() <= 1)
-        found = f"all outputs lie in [{low:.3g}, {high:.3g}] and rows do not sum to 1: a sigmoid?"
+        message = f"all outputs lie in [{low:.3g}, {high:.3g}] and rows do not sum to 1: a sigmoid?"
         fix = "Remove the sigmoid: return the logits before it."
         certain = squashed and z.shape[1] >= 4
         status: Literal["fail", "warn", "ok"] = "fail" if certain else "warn" if squashed else "ok"
         if status == "ok":
-            found = f"outputs span [{low:.3g}, {high:.3g}], and leave [0, 1] on harder images."
+            message = f"outputs span [{low:.3g}, {high:.3g}], and leave [0, 1] on harder images."
         return Finding(
-            "logits", status, found, "high" if certain else "low", fix if squashed else ""
+            "logits", status, message, "high" if certain else "low", fix if squashed else ""
         )
     if kind == "log-probabilities":
-        found = (
+        message = (
             "rows are log-probabilities; softmax of them gives the same probabilities. Harmless."
         )
-        return Finding("logits", "ok", found)
+        return Finding("logits", "ok", message)
     return Finding(
         "logits", "ok", f"outputs span [{low:.3g}, {high:.3g}] and are no probabilities."
     )
@@ -148,13 +150,13 @@ def repeatable(forward: Callable[[Images], Logits], x: Images) -> Finding:
     change = max(_change(first, forward(x)) for _ in range(2))
     if change <= NOISE_WARN:
         return Finding("randomness", "ok", "three passes over the same images agree.")
-    found = f"logits of the same images change between passes by {change:.2g} of their spread."
+    message = f"logits of the same images change between passes by {change:.2g} of their spread."
     fix = (
         "Switch random layers off (model.eval(), no dropout, noise or random resizing in forward); "
         "a defence that is random on purpose needs an attack that averages over it."
     )
     status: Literal["fail", "warn"] = "fail" if change > NOISE_FAIL else "warn"
-    return Finding("randomness", status, found, "high", fix)
+    return Finding("randomness", status, message, "high", fix)
 
 
 def independent(forward: Callable[[Images], Logits], x: Images) -> Finding:
@@ -162,16 +164,18 @@ def independent(forward: Callable[[Images], Logits], x: Images) -> Finding:
 
     Randomness is the other check's business: what two equal passes change is taken off.
     """
-    together, again = forward(x), forward(x)
+    batched, again = forward(x), forward(x)
     alone = torch.cat([forward(x[i : i + 1]) for i in range(min(3, len(x)))])
-    change = _change(together[: len(alone)], alone) - 2 * _change(together, again)
+    change = _change(batched[: len(alone)], alone) - 2 * _change(batched, again)
     if change <= BATCH_WARN:
         return Finding("batch independence", "ok", "images alone and in a batch get equal logits.")
-    found = f"an image's logits change by {change:.2g} of their spread when it is alone in a batch."
+    message = (
+        f"an image's logits change by {change:.2g} of their spread when it is alone in a batch."
+    )
     fix = "Let batch norm use its stored statistics: model.eval(), track_running_stats=True."
     if change > BATCH_FAIL:
-        return Finding("batch independence", "fail", found, "high", fix)
-    return Finding("batch independence", "warn", found, "medium", fix)
+        return Finding("batch independence", "fail", message, "high", fix)
+    return Finding("batch independence", "warn", message, "medium", fix)
 
 
 def saturation(z: Logits) -> Finding:
@@ -182,12 +186,12 @@ def saturation(z: Logits) -> Finding:
     middle = margin.median().item()
     if exact < SATURATED_ROWS and middle < SATURATED_MARGIN:
         return Finding("saturation", "ok", f"median margin of the logits {middle:.3g}.")
-    found = (
+    message = (
         f"median margin of the logits {middle:.3g}; {exact:.0%} of the confidences are exactly 1 "
         "in float32, where the cross-entropy has no gradient."
     )
     fix = "Look for a forgotten scale or temperature on the logits, e.g. net(x) / 100."
-    return Finding("saturation", "warn", found, "medium", fix)
+    return Finding("saturation", "warn", message, "medium", fix)
 
 
 def information(log_p: Logits) -> float:
@@ -204,14 +208,14 @@ def answers(log_p: Logits, *, fresh_norms: bool) -> Finding:
     """Do the answers depend on the image, as a trained network's do?"""
     if len(log_p) < ENOUGH:
         return Finding("answers", "skipped", f"{len(log_p)} images are too few to tell.", "low")
-    told = information(log_p)
+    mutual = information(log_p)
     confidence = log_p.exp().max(1).values.mean().item()
     kinds = len(set(log_p.argmax(1).tolist()))
     facts = (
         f"{kinds} different answers on {len(log_p)} images, mean confidence {confidence:.2f}, "
-        f"mutual information of image and answer {told:.2g} nats"
+        f"mutual information of image and answer {mutual:.2g} nats"
     )
-    if fresh_norms or told < 0.02:
+    if fresh_norms or mutual < 0.02:
         why = "; batch norms hold their initial statistics" if fresh_norms else ""
         fix = "Load the trained weights, and check that every key of the file was used."
         return Finding("answers", "warn", f"looks untrained: {facts}{why}.", "medium", fix)
@@ -228,7 +232,7 @@ def label_answers(z: Logits, *, fresh_norms: bool) -> Finding:
         f"the probability of a label varies by up to {spread:.2g} (standard deviation over "
         f"{len(z)} images)"
     )
-    if fresh_norms or spread < STILL:
+    if fresh_norms or spread < UNCHANGED:
         why = "; batch norms hold their initial statistics" if fresh_norms else ""
         fix = "Load the trained weights, and check that every key of the file was used."
         return Finding("answers", "warn", f"looks untrained: {facts}{why}.", "medium", fix)

@@ -74,11 +74,11 @@ def gather(classifier: Classifier, images: ImageSet | None, *, seed: int) -> Pro
             images, source = sample, "sample"
     count = rows_for(classifier.preprocess.size)
     if images is None:
-        return made_up(classifier, count, seed=seed)
+        return synthetic(classifier, count, seed=seed)
     chosen = np.random.default_rng(seed).permutation(len(images))[:count]
     pictures = [images.read(int(i)) for i in chosen]
     if pixels(pictures).status == "fail":  # cannot be shown; the finding says so
-        return replace(made_up(classifier, count, seed=seed), raw=tuple(pictures))
+        return replace(synthetic(classifier, count, seed=seed), raw=tuple(pictures))
     x = stack(classifier, pictures)
     known, unmatched = _known_labels(classifier.classes, images)
     mined = images.space in MINED
@@ -97,7 +97,7 @@ def pictures_of(classifier: Classifier, images: ImageSet | None, *, seed: int) -
     return [images.read(int(i)) for i in chosen]
 
 
-def made_up(classifier: Classifier, count: int, *, seed: int) -> Probes:
+def synthetic(classifier: Classifier, count: int, *, seed: int) -> Probes:
     """Patchworks alone, without labels."""
     x = patchwork(classifier, count, seed=seed)
     return Probes(x, torch.full((len(x),), -1, device=x.device), "patchwork")

@@ -62,15 +62,15 @@ def norms(net: nn.Module) -> list[nn.Module]:
 
 def fresh(net: nn.Module) -> bool:
     """Whether the batch norms still hold the statistics they were made with: mean 0, variance 1."""
-    kept = [pair for part in net.modules() if (pair := stored(part)) is not None]
-    return bool(kept) and all(not m.any() and not (v - 1).any() for m, v in kept)
+    statistics = [pair for part in net.modules() if (pair := stored(part)) is not None]
+    return bool(statistics) and all(not m.any() and not (v - 1).any() for m, v in statistics)
 
 
 def first_layers(net: nn.Module, u: Float[Tensor, "b c h w"]) -> list[Layer]:
     """The first batch norms met by network inputs `u`; empty where there are none to compare."""
     layers: list[Layer] = []
 
-    def look(part: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+    def record(part: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         a = inputs[0].detach()
         if a.ndim < 3:
             return
@@ -81,7 +81,7 @@ def first_layers(net: nn.Module, u: Float[Tensor, "b c h w"]) -> list[Layer]:
         if len(layers) == LAYERS:
             raise _Enough
 
-    with _hooks(norms(net), look), torch.no_grad(), suppress(_Enough):
+    with _hooks(norms(net), record), torch.no_grad(), suppress(_Enough):
         net(u)
     return layers
 
@@ -107,8 +107,8 @@ def _gaps(layers: list[Layer], weights: Float[Tensor, "r b"]) -> Float[Tensor, "
 
 
 @contextmanager
-def _hooks(parts: list[nn.Module], look: object) -> Iterator[None]:
-    handles = [part.register_forward_pre_hook(look) for part in parts]  # type: ignore[arg-type]
+def _hooks(parts: list[nn.Module], hook: object) -> Iterator[None]:
+    handles = [part.register_forward_pre_hook(hook) for part in parts]  # type: ignore[arg-type]
     try:
         yield
     finally:

@@ -167,9 +167,9 @@ def _normalisation(case: Case, others: Sequence[Way]) -> tuple[Way, list[Finding
     layers = {way: case.layers(way, few) for way in (case.now, *others)}
     if not layers[case.now]:
         return _by_answers(case, others)
-    fits = {way: statistics.gap(found) for way, found in layers.items()}
+    fits = {way: statistics.gap(inputs) for way, inputs in layers.items()}
     best = min(others, key=fits.__getitem__)
-    told = f"stored statistics are {fits[case.now]:.2f} off"
+    message = f"stored statistics are {fits[case.now]:.2f} off"
     speech = _fit_speech(fits[case.now], fits[best])
     if speech == "none":
         strange = fits[case.now] > BAD_FIT
@@ -178,9 +178,9 @@ def _normalisation(case: Case, others: Sequence[Way]) -> tuple[Way, list[Finding
             if strange
             else ""
         )
-        return case.now, _fine(f"{told}{note}.", "low" if strange else "high")
-    told += f", {fits[best]:.2f} with {best.name}"
-    return _weigh(case, best, speech, told)
+        return case.now, _fine(f"{message}{note}.", "low" if strange else "high")
+    message += f", {fits[best]:.2f} with {best.name}"
+    return _weigh(case, best, speech, message)
 
 
 def _few(x: Images) -> Images:
@@ -193,24 +193,24 @@ def _fit_speech(now: float, best: float) -> Speech:
     return "some" if now >= POOR_FIT and now >= POOR_RATIO * best else "none"
 
 
-def _weigh(case: Case, best: Way, speech: Speech, told: str) -> tuple[Way, list[Finding]]:
+def _weigh(case: Case, best: Way, speech: Speech, message: str) -> tuple[Way, list[Finding]]:
     """Stored statistics speak for another way; hear the labels too."""
     labels = _labels_speech(case, case.now, best, skip=0)
-    told += f"; {labels.words}" if labels.words else ""
+    message += f"; {labels.words}" if labels.words else ""
     if labels.speech == "against":
-        return case.now, _fine(f"{told}.", "medium")
+        return case.now, _fine(f"{message}.", "medium")
     if labels.speech == "clear":
-        return best, _wrong(case.now, best, "fail", f"{told}.", "high")
+        return best, _wrong(case.now, best, "fail", f"{message}.", "high")
     if labels.speech == "none" and labels.words:  # there are labels, and they do not care
         sure: Sure = "medium" if speech == "clear" else "low"
-        return case.now, _wrong(case.now, best, "warn", f"{told}.", sure)
+        return case.now, _wrong(case.now, best, "warn", f"{message}.", sure)
     if labels.speech == "some" and speech == "clear":
-        return best, _wrong(case.now, best, "fail", f"{told}.", "medium")
+        return best, _wrong(case.now, best, "fail", f"{message}.", "medium")
     if not _photographs_agree(case, best):
-        told += "; shipped photographs say no: look at the pictures"
+        message += "; shipped photographs say no: look at the pictures"
     elif speech == "clear":
-        return best, _wrong(case.now, best, "warn", f"{told}; {UNLABELLED}.", "medium")
-    return case.now, _wrong(case.now, best, "warn", f"{told}.", "low")
+        return best, _wrong(case.now, best, "warn", f"{message}; {UNLABELLED}.", "medium")
+    return case.now, _wrong(case.now, best, "warn", f"{message}.", "low")
 
 
 def _photographs_agree(case: Case, best: Way) -> bool:
@@ -240,13 +240,13 @@ def _by_answers(case: Case, others: Sequence[Way]) -> tuple[Way, list[Finding]]:
         why = "cannot tell: the batch norms are untrained, and there are no labels."
         return case.now, [Finding(check, "skipped", why, "low") for check in PAIR]
     rows = torch.arange(min(2 * SCREEN, len(case.probes.x)))
-    told = {way: information(case.log_p(way, rows)) for way in (case.now, *others)}
-    best = max(others, key=told.__getitem__)
+    nats = {way: information(case.log_p(way, rows)) for way in (case.now, *others)}
+    best = max(others, key=nats.__getitem__)
     facts = (
-        f"mutual information of image and answer {told[case.now]:.2f} nats, {told[best]:.2f} "
+        f"mutual information of image and answer {nats[case.now]:.2f} nats, {nats[best]:.2f} "
         f"with {best.name}"
     )
-    if told[best] > 2 * told[case.now] and told[best] - told[case.now] > 0.5:
+    if nats[best] > 2 * nats[case.now] and nats[best] - nats[case.now] > 0.5:
         return case.now, _wrong(case.now, best, "warn", f"{facts}.", "low")
     why = f"cannot tell: no batch-norm statistics and no labels; {facts}."
     return case.now, [Finding(check, "skipped", why, "low") for check in PAIR]
@@ -285,12 +285,12 @@ def _labels_speech(case: Case, base: Way, other: Way, *, skip: int) -> Heard:
     return Heard("clear" if clear else "some" if sigmas >= 2 else "none", words, sigmas)
 
 
-def _fine(found: str, sure: Sure) -> list[Finding]:
-    return [Finding(name, "ok", found, sure) for name in PAIR]
+def _fine(message: str, sure: Sure) -> list[Finding]:
+    return [Finding(name, "ok", message, sure) for name in PAIR]
 
 
 def _wrong(
-    now: Way, best: Way, status: Literal["warn", "fail"], told: str, sure: Sure
+    now: Way, best: Way, status: Literal["warn", "fail"], message: str, sure: Sure
 ) -> list[Finding]:
     """One finding speaks, the other points at it."""
     if now.scale != best.scale:
@@ -307,7 +307,7 @@ def _wrong(
     fix = f"Wrap it as Classifier(net, classes, {best}, …), or remove the second normalisation."
     if now.plain:
         fix = f"Wrap it as Classifier(net, classes, {best}, …)."
-    spoken = Finding(check, status, f"{what} ({told.rstrip('.')}).", sure, fix)
+    spoken = Finding(check, status, f"{what} ({message.rstrip('.')}).", sure, fix)
     other = "pixel range" if check == "normalisation" else "normalisation"
     silent = Finding(other, "ok", f"see {check}.", "low")
     return [spoken, silent] if check == "normalisation" else [silent, spoken]
@@ -327,19 +327,19 @@ def _channel_order(case: Case, way: Way) -> Finding:
     if photos is None:
         return _colour_verdict(labels, None, labels.words)
     sigmas, fit = photos
-    told = f"stored statistics prefer BGR by {sigmas:+.1f} σ on photographs"
+    message = f"stored statistics prefer BGR by {sigmas:+.1f} σ on photographs"
     own = None
     if case.probes.source == "data" and case.images is case.probes.x:
         own = _colour_sigmas(case, way, turned, case.images)
     if own is not None:
-        told += f", {own[0]:+.1f} σ on the data"
+        message += f", {own[0]:+.1f} σ on the data"
         fit = max(fit, own[1])
         agree = sigmas * own[0] > 0
         sigmas = (sigmas + own[0]) / 2**0.5 if agree else min(sigmas, own[0], key=abs)
-    told += f"; {labels.words}" if labels.words else ""
+    message += f"; {labels.words}" if labels.words else ""
     if fit > GOOD_FIT:  # other images than it was trained on: a hint at most
         sigmas = min(sigmas, COLOUR_SOME)
-    return _colour_verdict(labels, sigmas, told)
+    return _colour_verdict(labels, sigmas, message)
 
 
 def _best_turn(case: Case, way: Way) -> Way:
@@ -363,7 +363,7 @@ def _colour_sigmas(case: Case, way: Way, turned: Way, x: Images) -> tuple[float,
     return sigmas, statistics.gap(swapped)
 
 
-def _colour_verdict(labels: Heard, stored: float | None, told: str) -> Finding:
+def _colour_verdict(labels: Heard, stored: float | None, facts: str) -> Finding:
     """Independent voices, each a standard normal where the order does not matter, are added."""
     name = "channel order"
     fix = "Feed RGB: remove the turn to BGR (OpenCV's order), or turn it back: x[:, [2, 1, 0]]."
@@ -371,10 +371,10 @@ def _colour_verdict(labels: Heard, stored: float | None, told: str) -> Finding:
     total = sum(voices) / len(voices) ** 0.5
     agreed = len(voices) == 2 and min(voices) >= 2
     if labels.speech == "clear" or (labels.speech == "some" and total >= COLOUR_CLEAR):
-        found = f"blue comes first: {told}."
-        return Finding(name, "fail", found, "high" if agreed else "medium", fix)
+        message = f"blue comes first: {facts}."
+        return Finding(name, "fail", message, "high" if agreed else "medium", fix)
     if total >= COLOUR_CLEAR and not labels.words:
-        return Finding(name, "warn", f"blue may come first: {told}; {UNLABELLED}.", "medium", fix)
+        return Finding(name, "warn", f"blue may come first: {facts}; {UNLABELLED}.", "medium", fix)
     if total >= COLOUR_SOME:
-        return Finding(name, "warn", f"blue may come first: {told}.", "low", fix)
-    return Finding(name, "ok", f"{told}.", "high" if total <= -COLOUR_SOME else "medium")
+        return Finding(name, "warn", f"blue may come first: {facts}.", "low", fix)
+    return Finding(name, "ok", f"{facts}.", "high" if total <= -COLOUR_SOME else "medium")

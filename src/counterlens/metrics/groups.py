@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float64
 from scipy.stats import fisher_exact
 
 from counterlens.metrics.intervals.closed_form import delong, holding, newcombe, wilson
-from counterlens.metrics.intervals.multiple import bonferroni, holm, judged_together
+from counterlens.metrics.intervals.multiple import bonferroni, holm, jointly_judged
 from counterlens.runs import Number
 
 Flags = Bool[np.ndarray, "n"]
@@ -113,7 +113,7 @@ def grouped(columns: Mapping[str, Sequence[str | None]], *, half: float = 0.15) 
         if LEAST_CELL <= inside.sum() < min(one.n, two.n):  # else it is one of the two
             both = one.known & two.known
             cells.append(Group(one.column + two.column, one.value + two.value, inside, both))
-    judged, least = judged_together([cell.n for cell in cells], half)
+    judged, least = jointly_judged([cell.n for cell in cells], half)
     every = [replace(cell, judged=flag) for cell, flag in zip(cells, judged, strict=True)]
     return Groups(tuple(every), least, half)
 
@@ -179,8 +179,8 @@ def gaps(groups: Groups, right: Flags) -> list[dict[str, Any]]:
     judged = [g for g in groups.judged if (g.known & ~g.inside).any()]
     sides = [(g.inside.tobytes(), (g.known & ~g.inside).tobytes()) for g in judged]
     place = {side: i for i, side in enumerate(sides)}
-    twin = {i: place.get((rest, own), i) for i, (own, rest) in enumerate(sides)}
-    counted = [i for i in twin if twin[i] >= i]
+    mirror = {i: place.get((rest, own), i) for i, (own, rest) in enumerate(sides)}
+    counted = [i for i in mirror if mirror[i] >= i]
     z = bonferroni(len(counted))
     rows: list[dict[str, Any]] = []
     for group in judged:
@@ -194,7 +194,7 @@ def gaps(groups: Groups, right: Flags) -> list[dict[str, Any]]:
         rows.append(row)
     adjusted = dict(zip(counted, holm([rows[i]["p"] for i in counted]), strict=True))
     for i, row in enumerate(rows):
-        row["p_holm"] = adjusted[min(i, twin[i])]
+        row["p_holm"] = adjusted[min(i, mirror[i])]
         row["comparisons"] = len(counted)
     return rows
 

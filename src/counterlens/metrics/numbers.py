@@ -170,8 +170,8 @@ def ood_numbers(
     how = f"{protocol or f'all {inside.shape[1]} classes'}; temperature {temperature:.4g}"
     score = f"score = log-odds of the top class; {how}"
     part = f"ood.{key_part(name)}"
-    told = detection_numbers(known.score, unknown.score, score, seed=seed)
-    out = {f"{part}.{key}": number for key, number in told.items()}
+    numbers = detection_numbers(known.score, unknown.score, score, seed=seed)
+    out = {f"{part}.{key}": number for key, number in numbers.items()}
     text = f"mean confidence in the top class; {how}; BCa bootstrap"
     out[f"{part}.mmc"] = _mean(unknown.confidence, text, (1 / inside.shape[1], 1), seed)
     return out
@@ -189,7 +189,7 @@ def detection_numbers(
     x, y = inside.double().numpy(), outside.double().numpy()
     m, n = len(x), len(y)
     counts = f"{n} unknown to {m} known"
-    area, found, share = auroc(inside, outside), aupr(inside, outside), fpr95(inside, outside)
+    area, precision, share = auroc(inside, outside), aupr(inside, outside), fpr95(inside, outside)
     out = {
         "auroc": Number(
             *(area, n, *delong(x, y)),
@@ -197,7 +197,7 @@ def detection_numbers(
             "DeLong interval on the logit scale",
         ),
         "aupr": Number(
-            *(found, n, *aupr_interval(x, y, found, seed=seed)),
+            *(precision, n, *aupr_interval(x, y, precision, seed=seed)),
             f"unknown positive at {counts} (chance {n / (m + n):.4g}), average precision; {score}; "
             "BCa bootstrap, ratio held",
         ),
@@ -207,9 +207,9 @@ def detection_numbers(
         ),
     }
     if both:
-        found = aupr(-outside, -inside)
+        precision = aupr(-outside, -inside)
         out["aupr_in"] = Number(
-            *(found, n, *aupr_interval(-y, -x, found, seed=seed)),
+            *(precision, n, *aupr_interval(-y, -x, precision, seed=seed)),
             f"known positive at {counts} (chance {m / (m + n):.4g}), average precision; {score}; "
             "BCa bootstrap, ratio held",
         )

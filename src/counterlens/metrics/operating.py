@@ -162,15 +162,15 @@ def _tested(score: Scores, right: Flags, alpha: float) -> Point:
     if not ends:
         return Point(None, len(score), words, f"{len(score)} calibration images, {least} needed")
     tried = sorted({ends[k] for k in np.linspace(0, len(ends) - 1, STEPS).round().astype(int)})
-    found = None
+    threshold = None
     for j in tried:
         if binom.cdf(errors[j], j + 1, alpha) > DELTA:
             break
-        found = float(ordered[j])
+        threshold = float(ordered[j])
     reason = (
-        "" if found is not None else "the surest answers are not shown to be right often enough"
+        "" if threshold is not None else "the surest answers are not shown to be right often enough"
     )
-    return Point(found, len(score), words, reason)
+    return Point(threshold, len(score), words, reason)
 
 
 def evaluate(

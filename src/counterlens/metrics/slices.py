@@ -261,19 +261,19 @@ def find_slices(
             f"slices need {4 * LEAST} images or more, {len(features)} came: give more images."
         )
     wrong, given = answers != labels, (features, labels, answers, measures or {})
-    fits, found = _candidates(*given, (seed, 0))
-    z = bonferroni(len(found))
+    fits, candidates = _candidates(*given, (seed, 0))
+    z = bonferroni(len(candidates))
     checks = [
-        excess(m & ~fits, wrong & ~fits, np.where(fits, -1, labels), z=z) for _, m, _ in found
+        excess(m & ~fits, wrong & ~fits, np.where(fits, -1, labels), z=z) for _, m, _ in candidates
     ]
     adjusted = holm([1.0 if one is None else one.p for one in checks])
     others = [
         [m for _, m, _ in _candidates(*given, (seed, r))[1]]
-        for r in range(1, repeats + 1 if found else 1)
+        for r in range(1, repeats + 1 if candidates else 1)
     ]
     slices = [
         Slice(m, fit, check, p, sum(any(_similar(m, o) for o in one) for one in others), rule)
-        for (rule, m, fit), check, p in zip(found, checks, adjusted, strict=True)
+        for (rule, m, fit), check, p in zip(candidates, checks, adjusted, strict=True)
     ]
     return sorted(slices, key=lambda s: (not s.confirmed, -(s.check or s.fit).value)), fits
 
@@ -288,16 +288,16 @@ def _candidates(
     """The half that fits, and the slices with the smallest p-values on it."""
     rng = np.random.default_rng(seed)
     fits: Flags = np.isin(np.arange(len(labels)), rng.permutation(len(labels))[: len(labels) // 2])
-    wrong, found = answers != labels, []
+    wrong, passed = answers != labels, []
     every = [*_clusters(features, labels, answers, fits, rng), *_extremes(measures, fits)]
     for rule, members in every:
         if min((members & fits).sum(), (members & ~fits).sum()) < LEAST:
             continue
         one = excess(members & fits, wrong & fits, np.where(fits, labels, -1), z=bonferroni(1))
         if one is not None and one.value > 0:
-            found.append((rule, members, one))
+            passed.append((rule, members, one))
     picked: list[Candidate] = []
-    for candidate in sorted(found, key=lambda one: one[2].p):
+    for candidate in sorted(passed, key=lambda one: one[2].p):
         if len(picked) < TESTED and not any(_similar(candidate[1], one[1]) for one in picked):
             picked.append(candidate)
     return fits, picked

@@ -70,11 +70,11 @@ def _load(file: Any, **options: Any) -> Any:
 
 def read_lightning(path: Path) -> dict[str, Any] | None:
     """What a checkpoint of Lightning holds, objects left out; None for any other file."""
-    reader = types.ModuleType("inert_pickle")
-    reader.Unpickler = InertUnpickler  # type: ignore[attr-defined]
-    reader.load = _load  # type: ignore[attr-defined]
+    unpickling = types.ModuleType("inert_pickle")
+    unpickling.Unpickler = InertUnpickler  # type: ignore[attr-defined]
+    unpickling.load = _load  # type: ignore[attr-defined]
     try:
-        stored = torch.load(path, map_location="cpu", weights_only=False, pickle_module=reader)
+        stored = torch.load(path, map_location="cpu", weights_only=False, pickle_module=unpickling)
     except Exception:  # whatever a file of another kind makes the reader raise
         return None
     return stored if isinstance(stored, dict) and MARK in stored else None

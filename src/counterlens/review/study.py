@@ -91,7 +91,7 @@ class Answer:
         if not self.rater.strip() or not 16 <= len(self.mark) <= 64:
             raise InputError("an answer came without a rater or without a mark of its own.")
         wanted = set(QUESTIONS) if self.arm == ARMS[0] else set()
-        sides = all(set(said) == {"A", "B"} for said in self.questions.values())
+        sides = all(set(texts) == {"A", "B"} for texts in self.questions.values())
         if set(self.questions) != wanted or not sides:
             raise InputError("an answer lacks one of the questions.")
 
@@ -145,8 +145,8 @@ class Answers:
             ).fetchall()
         last: dict[tuple[str, str], Answer] = {}
         for rater, pair, a, b, questions, better, mark, arm in rows:
-            said = json.loads(questions)
-            last[rater, pair] = Answer(rater, pair, a, b, said, better, mark, arm)
+            answers = json.loads(questions)
+            last[rater, pair] = Answer(rater, pair, a, b, answers, better, mark, arm)
         return list(last.values())
 
     @contextmanager

@@ -63,8 +63,8 @@ def share_out(
 def shares(store: Store) -> dict[str, int]:
     """How many images each reviewer was given; empty where everybody judges everything."""
     with store.reading() as base:
-        found = base.execute("SELECT reviewer, COUNT(*) FROM work GROUP BY reviewer").fetchall()
-    return dict(found)
+        counts = base.execute("SELECT reviewer, COUNT(*) FROM work GROUP BY reviewer").fetchall()
+    return dict(counts)
 
 
 def tasks(
@@ -88,7 +88,7 @@ def tasks(
     )
     given = {"who": reviewer, "role": role, "after": after, "most": most}
     with store.reading() as base:
-        return [Task(p, item, said or "") for p, item, said in base.execute(query, given)]
+        return [Task(p, item, note or "") for p, item, note in base.execute(query, given)]
 
 
 def places(store: Store, reviewer: str) -> list[int]:
@@ -116,10 +116,10 @@ def counts(store: Store, reviewer: str, *, role: str = "reviewer") -> tuple[int,
 def spelled(store: Store, name: str) -> str:
     """A name as the store knows it already, so that one person is not two."""
     with store.reading() as base:
-        found = base.execute(
+        rows = base.execute(
             "SELECT DISTINCT reviewer FROM verdicts UNION SELECT DISTINCT reviewer FROM work"
         ).fetchall()
-    known = [text for (text,) in found if same_person(text) == same_person(name)]
+    known = [text for (text,) in rows if same_person(text) == same_person(name)]
     return known[0] if known else " ".join(name.split())
 
 

@@ -20,14 +20,14 @@ from counterlens.runs.files import (
     write_text,
 )
 from counterlens.runs.gates import Gate, GateResult, check_gates, parse_gate, refuse_impossible
-from counterlens.runs.kept import Kept, keep_logits, kept_logits
+from counterlens.runs.logits import LogitSet, store_logits, stored_logits
 from counterlens.runs.number import Number, in_words, key_part
 from counterlens.runs.run import Run, discard_unstarted, latest, new_folder, reading
 
 __all__ = [
     "Gate",
     "GateResult",
-    "Kept",
+    "LogitSet",
     "Number",
     "Run",
     "append_line",
@@ -37,8 +37,6 @@ __all__ = [
     "file_bytes",
     "in_words",
     "inside",
-    "keep_logits",
-    "kept_logits",
     "key_part",
     "latest",
     "new_folder",
@@ -52,6 +50,8 @@ __all__ = [
     "reading",
     "refuse_impossible",
     "short_name",
+    "store_logits",
+    "stored_logits",
     "user_path",
     "write_json",
     "write_text",

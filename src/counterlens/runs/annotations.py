@@ -40,7 +40,7 @@ def annotations(run: Run) -> list[str]:
         if not row["passed"]
     ]
     return lines + [
-        _line(_LEVELS[row["status"]], f"{name}: doctor, {row['check']}", _found(row))
+        _line(_LEVELS[row["status"]], f"{name}: doctor, {row['check']}", _measured(row))
         for row in run.table("doctor")
         if row["status"] in _LEVELS
     ]
@@ -73,7 +73,7 @@ def _called(run: Run) -> str:
     return model_words(str(facts.get("model") or facts["settings"].get("model") or run.folder.name))
 
 
-def _found(row: Mapping[str, Any]) -> str:
+def _measured(row: Mapping[str, Any]) -> str:
     return " ".join(str(row.get(key) or "") for key in ("found", "fix")).strip()
 
 

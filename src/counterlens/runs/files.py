@@ -196,8 +196,8 @@ def short_name(text: str, most: int = LONGEST) -> str:
     data = text.encode("utf-8", "surrogateescape")
     if len(data) <= most:
         return text
-    kept = data[: most - 9].decode("utf-8", "ignore")
-    return f"{kept}-{hashlib.sha256(data).hexdigest()[:8]}"
+    start = data[: most - 9].decode("utf-8", "ignore")
+    return f"{start}-{hashlib.sha256(data).hexdigest()[:8]}"
 
 
 def _plain(value: object) -> object:

@@ -54,13 +54,13 @@ class GateResult:
 
 def parse_gate(text: str) -> Gate:
     """Read `KEY>=NUMBER`; `KEY.low` and `KEY.high` gate on the interval."""
-    found = _FORM.match(text)
-    if not found:
+    match = _FORM.match(text)
+    if not match:
         raise InputError(
             f"--require got {text!r}, expected KEY>=NUMBER (or <=, >, <), "
             'for example "accuracy.top1>=0.9" or "accuracy.top1.low>=0.9".'
         )
-    key, part, sign, bound = found.groups()
+    key, part, sign, bound = match.groups()
     try:
         limit = float(bound)
     except ValueError:

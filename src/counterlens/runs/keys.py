@@ -380,8 +380,8 @@ def verdict(number: Number) -> str:
 
 def worst_verdict(numbers: Iterable[Number]) -> str:
     """What is made of several numbers can be trusted as far as the worst of them."""
-    told = {verdict(number) for number in numbers}
-    return next((word for word in ("do not quote", "weak", "trusted") if word in told), "")
+    verdicts = {verdict(number) for number in numbers}
+    return next((word for word in ("do not quote", "weak", "trusted") if word in verdicts), "")
 
 
 def bounded(numbers: Iterable[Number]) -> dict[str, Any]:

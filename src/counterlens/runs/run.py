@@ -99,7 +99,7 @@ class Run:
             "versions": versions(),
         }
         write_json(self.folder / "run.json", manifest)
-        _made[:] = [self]
+        _created[:] = [self]
 
     @property
     def _begun(self) -> bool:
@@ -229,7 +229,7 @@ class Run:
 
 
 _latest: list[Run] = []
-_made: list[Run] = []  # created by this process, not continued
+_created: list[Run] = []  # created by this process, not continued
 
 
 def latest() -> Run | None:
@@ -239,8 +239,8 @@ def latest() -> Run | None:
 
 def discard_unstarted() -> None:
     """Remove the run that this process created, if it has found nothing yet: input was bad."""
-    while _made:
-        folder = _made.pop().folder
+    while _created:
+        folder = _created.pop().folder
         if any(file.is_file() and file.name not in _BEFORE for file in folder.rglob("*")):
             continue
         unlock(folder)
@@ -283,13 +283,13 @@ def new_folder(command: str, name: str, *, root: Path = Path("runs")) -> Path:
 
 def versions() -> dict[str, str]:
     """Versions of Python and of the libraries a number can depend on."""
-    found = {"python": platform.python_version(), "counterlens": __version__}
+    libraries = {"python": platform.python_version(), "counterlens": __version__}
     for library in _LIBRARIES:
         try:
-            found[library] = metadata.version(library)
+            libraries[library] = metadata.version(library)
         except metadata.PackageNotFoundError:
             continue
-    return found
+    return libraries
 
 
 def _now() -> str:

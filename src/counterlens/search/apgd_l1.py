@@ -69,7 +69,7 @@ class ApgdL1:
         z, i = state["z"], state["i"]
         score, grad = finite(evaluation.score), torch.nan_to_num(evaluation.grad, 0, 0, 0)
         table = _phases(self.steps, x.device)[i.clamp_max(self.evaluations - 1)]
-        first, last, look = (table[:, k] > 0 for k in range(3))
+        first, last, checkpoint = (table[:, k] > 0 for k in range(3))
         width, next_width = (table[:, k].to(x) for k in (3, 4))
         radius = _radii(ball, x)
 
@@ -79,12 +79,12 @@ class ApgdL1:
         best_grad = torch.where(tall(better), grad, state["grad"])
 
         changed = ((best - x).flatten(1) != 0).sum(1).to(x)
-        sparser = look & (changed < CHANGED * state["changed"])
+        sparser = checkpoint & (changed < CHANGED * state["changed"])
         full = width * radius
-        step = torch.where(look & ~sparser, state["step"] / SLOWER, state["step"])
+        step = torch.where(checkpoint & ~sparser, state["step"] / SLOWER, state["step"])
         step = torch.where(first | sparser, full, step)
         step = torch.minimum(torch.maximum(step, full / SLOWEST), full)
-        share = torch.where(first | look, changed / (DENSITY * x[0].numel()), state["share"])
+        share = torch.where(first | checkpoint, changed / (DENSITY * x[0].numel()), state["share"])
         start = torch.where(tall(sparser), best, z)
         slope = torch.where(tall(sparser), best_grad, grad)
 
@@ -97,7 +97,7 @@ class ApgdL1:
             "grad": best_grad,
             "top": top,
             "share": share,
-            "changed": torch.where(first | look, changed, state["changed"]),
+            "changed": torch.where(first | checkpoint, changed, state["changed"]),
             "step": step,
             "distance": ball.distance(best, x),
             "i": i + 1,
@@ -127,8 +127,8 @@ def _phases(steps: int, device: torch.device) -> Tensor:
         window = max(int(WINDOW * count), 1)
         after = WIDTHS[min(p + 1, len(WIDTHS) - 1)]
         for j in range(count + 1):
-            look = j > 0 and j % window == 0
-            rows.append([float(j == 0), float(j == count), float(look), WIDTHS[p], after])
+            checkpoint = j > 0 and j % window == 0
+            rows.append([float(j == 0), float(j == count), float(checkpoint), WIDTHS[p], after])
     return torch.tensor(rows, dtype=torch.float64, device=device)
 
 

@@ -94,9 +94,9 @@ def rotated(x: Images, angle: float, down: float, right: float) -> Images:
 
 def _colour() -> Iterator[tuple[str, Change]]:
     for hue, saturation, value in product(HUES, SATURATIONS, VALUES):
-        still = (hue, saturation, value) == (0.0, 1.0, 1.0)
+        unchanged = (hue, saturation, value) == (0.0, 1.0, 1.0)
         words = f"hue {hue:+.2f}, saturation × {saturation:g}, value × {value:g}"
-        yield UNCHANGED if still else words, _tint(hue, saturation, value)
+        yield UNCHANGED if unchanged else words, _tint(hue, saturation, value)
 
 
 def _tint(hue: float, saturation: float, value: float) -> Change:

@@ -32,8 +32,8 @@ def audit_gate(
     from counterlens.runs import in_words, key_part, latest
     from counterlens.testing import assert_audit
 
-    kept = request.config.getoption("--counterlens-runs")
-    root = tmp_path if kept is None else kept / key_part(request.node.name)
+    chosen = request.config.getoption("--counterlens-runs")
+    root = tmp_path if chosen is None else chosen / key_part(request.node.name)
     count = 0
 
     def audit_gate(model: object, data: object, *, require: Any, **options: Any) -> "Result":

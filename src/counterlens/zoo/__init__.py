@@ -48,16 +48,16 @@ def folder(name: str) -> Path:
 
 def card(name: str) -> dict[str, Any]:
     """What is known about a shipped model: data, recipe, numbers, licence."""
-    found: dict[str, Any] = read_json(folder(name) / "card.json")
-    return found
+    stored: dict[str, Any] = read_json(folder(name) / "card.json")
+    return stored
 
 
 def cards() -> list[dict[str, Any]]:
     """Cards of everything with weights: classifiers, image–text pairs, generators."""
-    found = [folder(name) for name in names()]
-    found += [pair(name) for name in pairs()] + [generator(name) for name in generators()]
-    found += [cgn(name) for name in cgns()]
-    return [read_json(path / "card.json") for path in found]
+    folders = [folder(name) for name in names()]
+    folders += [pair(name) for name in pairs()] + [generator(name) for name in generators()]
+    folders += [cgn(name) for name in cgns()]
+    return [read_json(path / "card.json") for path in folders]
 
 
 def any_card(spec: str) -> dict[str, Any]:
@@ -70,8 +70,8 @@ def any_card(spec: str) -> dict[str, Any]:
     paths = [shelf / name / "card.json" for shelf in (_WEIGHTS, _PAIRS, _GENERATORS, _CGNS)]
     for path in (*paths, _AUDITS / f"{name}.json"):
         if path.exists():
-            found: dict[str, Any] = read_json(path)
-            return found
+            stored: dict[str, Any] = read_json(path)
+            return stored
     raise InputError(_unknown("zoo", name, [card["name"] for card in cards()], recorded()))
 
 
@@ -105,13 +105,13 @@ def audited() -> dict[str, dict[str, Any]]:
     """Cards that hold an audit, by name: of shipped models and of models only recorded."""
     cards = {name: read_json(_AUDITS / f"{name}.json") for name in recorded()}
     cards |= {name: card(name) for name in names()}
-    return {name: found for name, found in cards.items() if found.get("numbers")}
+    return {name: one for name, one in cards.items() if one.get("numbers")}
 
 
 def pairs_of_table1() -> list[dict[str, Any]]:
     """Every pair of models of the comparison in every column, with the verdict about it."""
-    found: list[dict[str, Any]] = read_json(Path(__file__).with_name("table1_pairs.json"))
-    return found
+    stored: list[dict[str, Any]] = read_json(Path(__file__).with_name("table1_pairs.json"))
+    return stored
 
 
 def samples() -> list[str]:
@@ -128,8 +128,8 @@ def sample(name: str) -> Path:
 
 def sample_card(name: str) -> dict[str, Any]:
     """Where the pictures of a shipped sample set come from."""
-    found: dict[str, Any] = read_json(sample(name).with_suffix(".json"))
-    return found
+    stored: dict[str, Any] = read_json(sample(name).with_suffix(".json"))
+    return stored
 
 
 def generators() -> list[str]:

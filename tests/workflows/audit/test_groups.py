@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from counterlens.errors import InputError
-from counterlens.runs import kept_logits
+from counterlens.runs import stored_logits
 from counterlens.workflows._shared.result import Result
 from counterlens.workflows.audit.run import audit
 
@@ -24,7 +24,7 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> Result:
 
 
 def test_numbers_by_group_equal_counts(result: Result) -> None:
-    kept = kept_logits(result.run)["cifar10"]
+    kept = stored_logits(result.run)["cifar10"]
     right = np.asarray(kept.logits).argmax(1) == kept.labels
     site = np.array([int(name.split("/")[1]) % 3 > 0 for name in kept.ids])
     for value, inside in (("A", site), ("B", ~site)):

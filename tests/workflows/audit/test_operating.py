@@ -7,7 +7,7 @@ import pytest
 from scipy.special import softmax
 
 from counterlens.errors import InputError
-from counterlens.runs import kept_logits
+from counterlens.runs import stored_logits
 from counterlens.workflows._shared.result import Result
 from counterlens.workflows.audit.operating import read_costs
 from counterlens.workflows.audit.run import audit
@@ -33,7 +33,7 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> Result:
 
 
 def test_rates_are_those_of_the_reported_images(result: Result) -> None:
-    kept = kept_logits(result.run)["cifar10"]
+    kept = stored_logits(result.run)["cifar10"]
     p = softmax(np.asarray(kept.logits, dtype=np.float64), axis=1)
     sure, right = p.max(1), p.argmax(1) == kept.labels
     t = result.numbers["operating.coverage-0.8.threshold"].value

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from counterlens import zoo
-from counterlens.data.made.digit_factors import open_digits
-from counterlens.data.made.mnist_variants import WHICH
+from counterlens.data.synthetic.digit_factors import open_digits
+from counterlens.data.synthetic.mnist_variants import WHICH
 from counterlens.generators.cgn import model as cgn
 from counterlens.workflows.cgn.generate import make
 

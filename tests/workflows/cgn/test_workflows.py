@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from counterlens.data.made.digit_factors import open_digits
-from counterlens.data.made.mnist_variants import variant
+from counterlens.data.synthetic.digit_factors import open_digits
+from counterlens.data.synthetic.mnist_variants import variant
 from counterlens.errors import InputError
 from counterlens.generators.cgn.model import CGN
 from counterlens.workflows.cgn.generate import make_shard, sizes

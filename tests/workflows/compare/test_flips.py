@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import binomtest
 
 from counterlens.errors import InputError
-from counterlens.runs import Number, Run, keep_logits
+from counterlens.runs import Number, Run, store_logits
 from counterlens.workflows.compare.flips import flip_rate, flips
 from counterlens.workflows.compare.run import compare
 
@@ -17,7 +17,7 @@ def audited(folder: Path, name: str, right: list[bool], ids: list[str] | None = 
     run = Run.create(folder, "audit", {"model": name, "data": "shots"})
     logits = np.array([[1.0, 0.0] if hit else [0.0, 1.0] for hit in right])
     names = ids or [str(i) for i in range(len(right))]
-    keep_logits(run, "shots", logits, labels=[0] * len(right), ids=names)
+    store_logits(run, "shots", logits, labels=[0] * len(right), ids=names)
     run.add_numbers({"accuracy.top1": Number(sum(right) / len(right), len(right), 0, 1, "test")})
     run.note(model=name, data="shots")
     run.finish()

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from counterlens.errors import InputError
-from counterlens.runs import Number, Run, keep_logits
+from counterlens.runs import Number, Run, store_logits
 from counterlens.workflows.compare.ratchet import check, ratchet
 from counterlens.workflows.compare.run import compare
 
@@ -18,7 +18,7 @@ def audited(
     """A finished audit of two classes: class 0 is always true, and answered where right."""
     run = Run.create(folder, "audit", {"model": folder.name, "data": data})
     logits = np.array([[1.0, 0.0] if hit else [0.0, 1.0] for hit in right.values()])
-    keep_logits(run, data, logits, labels=[0] * len(right), ids=list(right))
+    store_logits(run, data, logits, labels=[0] * len(right), ids=list(right))
     run.add_numbers({"accuracy.top1": Number(0.5, len(right), 0, 1, "test")})
     if groups:
         run.write_table("group_values", [{"image": i, "site": s} for i, s in groups.items()])

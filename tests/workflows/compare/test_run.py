@@ -17,7 +17,7 @@ from sklearn.metrics import log_loss
 
 from counterlens.errors import InputError, RunExists
 from counterlens.metrics.intervals.closed_form import newcombe, wilson
-from counterlens.runs import Kept, Number, Run, kept_logits
+from counterlens.runs import LogitSet, Number, Run, stored_logits
 from counterlens.workflows.compare.pairs import (
     difference_of_aurocs,
     difference_of_shares,
@@ -204,7 +204,7 @@ def test_likelihoods_are_paired_and_the_lower_one_is_better(tmp_path: Path) -> N
     for key, heat in (("calibration.nll", 1.0), ("calibration.nll_scaled", 1.7)):
         losses = []
         for one in (a, b):
-            found = kept_logits(one)["cifar10"]
+            found = stored_logits(one)["cifar10"]
             z = found.logits.astype(np.float64) / heat  # scikit-learn cuts what rounds to 0
             losses.append(log_loss(found.labels, softmax(z, axis=1)))
         assert rows[key]["difference"] == pytest.approx(losses[0] - losses[1], rel=1e-6)
@@ -238,7 +238,7 @@ def test_worst_points_are_paired_where_both_were_searched_for_alike(tmp_path: Pa
     assert row["protocol"].endswith("worst points within l2:1.0")
     areas = []
     for run, worst in zip(runs.values(), ([2.0, 3.0], [4.0, 8.0]), strict=True):
-        z = np.asarray(kept_logits(run)["cifar10"].logits, dtype=float) / 1.7
+        z = np.asarray(stored_logits(run)["cifar10"].logits, dtype=float) / 1.7
         top = np.sort(z, axis=1)[:, ::-1]
         odds = top[:, 0] - logsumexp(top[:, 1:], axis=1)
         areas.append(literal_auroc(odds, np.array(worst) / 1.7))
@@ -370,8 +370,8 @@ def test_difference_of_aurocs_equals_plain_loops(seed: int) -> None:
     )
 
 
-def kept(name: str, role: str, logits: np.ndarray, ids: str, labels: list[int]) -> Kept:
-    return Kept(name, role, logits, np.array(labels), tuple(ids), 1.0)  # type: ignore[arg-type]
+def kept(name: str, role: str, logits: np.ndarray, ids: str, labels: list[int]) -> LogitSet:
+    return LogitSet(name, role, logits, np.array(labels), tuple(ids), 1.0)  # type: ignore[arg-type]
 
 
 def test_images_are_paired_by_id_not_by_place() -> None:

@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from counterlens.data.made import backgrounds
 from counterlens.data.sets import array_set
+from counterlens.data.synthetic import backgrounds
 from counterlens.errors import InputError
 from counterlens.workflows.repair import edits
 from counterlens.workflows.repair.groups import Grouped

@@ -98,7 +98,7 @@ def corrupt(pixels: Pixels, name: str, severity: int, *, seed: str = "") -> Pixe
     digest = sha256(f"{name}\n{seed}".encode("utf-8", "backslashreplace")).digest()
     rng = np.random.default_rng(int.from_bytes(digest[:16], "little"))
     row = constants(name, severity, height, width)
-    made = {**COMMON, **EXTRA, **PRACTICE}[name](pixels / 255, rng, *row)
+    changed = {**COMMON, **EXTRA, **PRACTICE}[name](pixels / 255, rng, *row)
     # cut off, not rounded, as by the authors; 1e-6 keeps whole levels whole
-    cut: Pixels = np.floor(np.clip(made, 0, 1) * 255 + 1e-6).astype(np.uint8)
+    cut: Pixels = np.floor(np.clip(changed, 0, 1) * 255 + 1e-6).astype(np.uint8)
     return cut

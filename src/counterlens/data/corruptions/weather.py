@@ -111,7 +111,7 @@ def frost_texture(index: int, side: int) -> Picture:
     return texture
 
 
-def frost(x: Picture, rng: np.random.Generator, kept: float, ice: float) -> Picture:
+def frost(x: Picture, rng: np.random.Generator, weight: float, ice: float) -> Picture:
     """A random crop of a frost texture laid over the image.
 
     Equation: corruptions2019 frost   c₁·x + c₂·texture
@@ -124,7 +124,7 @@ def frost(x: Picture, rng: np.random.Generator, kept: float, ice: float) -> Pict
         blocks = texture[: n * SHRINK, : n * SHRINK].reshape(n, SHRINK, n, SHRINK, 3)
         texture = blocks.mean((1, 3))
     y, left = rng.integers(0, len(texture) - height), rng.integers(0, len(texture) - width)
-    return kept * x + ice * texture[y : y + height, left : left + width]
+    return weight * x + ice * texture[y : y + height, left : left + width]
 
 
 def brightness(x: Picture, rng: np.random.Generator, amount: float) -> Picture:

@@ -63,14 +63,14 @@ def _saved(folder: Path) -> bool:
 
 def _from_disk(datasets: Any, text: str, path: str, part: str) -> Any:
     try:
-        found = datasets.load_from_disk(path)
+        stored = datasets.load_from_disk(path)
     except Exception as error:
         raise InputError(f"hf:{text} cannot be opened: {_line(error)}") from None
-    if not isinstance(found, datasets.DatasetDict):
-        return found
-    if part not in found:
-        raise InputError(f"hf:{text} names none of its splits, which are {', '.join(found)}.")
-    return found[part]
+    if not isinstance(stored, datasets.DatasetDict):
+        return stored
+    if part not in stored:
+        raise InputError(f"hf:{text} names none of its splits, which are {', '.join(stored)}.")
+    return stored[part]
 
 
 def hub_set(table: Any, *, name: str, where: str) -> ImageSet:

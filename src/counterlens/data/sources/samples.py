@@ -10,9 +10,9 @@ from dataclasses import replace
 import numpy as np
 
 from counterlens import zoo
-from counterlens.data.made.textures import textures
 from counterlens.data.provenance import COLUMNS
 from counterlens.data.sources.packed import open_pack
+from counterlens.data.synthetic.textures import textures
 from counterlens.errors import InputError
 from counterlens.images import ImageSet
 from counterlens.runs import read_json

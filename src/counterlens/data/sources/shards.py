@@ -58,14 +58,14 @@ def expanded(pattern: str) -> list[str]:
     >>> expanded("s-{08..10}.tar"), expanded("s.tar")
     (['s-08.tar', 's-09.tar', 's-10.tar'], ['s.tar'])
     """
-    found = _RANGE.search(pattern)
-    if not found:
+    match = _RANGE.search(pattern)
+    if not match:
         return [pattern]
-    first, last = found[1], found[2]
+    first, last = match[1], match[2]
     names = []
     for number in range(int(first), int(last) + 1):
         text = str(number).zfill(len(first))
-        names += expanded(pattern[: found.start()] + text + pattern[found.end() :])
+        names += expanded(pattern[: match.start()] + text + pattern[match.end() :])
     return names
 
 

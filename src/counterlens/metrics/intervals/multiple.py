@@ -51,7 +51,7 @@ def least_images(half: float, z: float) -> int:
     return max(1, math.ceil(z * z * (1 / (4 * half * half) - 1) - 1e-9))
 
 
-def judged_together(sizes: Sequence[int], half: float) -> tuple[list[bool], int]:
+def jointly_judged(sizes: Sequence[int], half: float) -> tuple[list[bool], int]:
     """Which sets are large enough to be judged together, and the size that it takes.
 
     The more sets are judged, the wider each interval, so the largest sets are taken until the

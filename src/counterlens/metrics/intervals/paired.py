@@ -59,9 +59,9 @@ def worst_change(before: Right, after: Right, groups: Codes) -> Number:
     The exact bounds of a, a', and of the shares of gained and lost images, whose difference is d,
     hold together at 95 % (Bonferroni: 8 for each group).
     """
-    found = np.unique(groups)
-    alpha = ALPHA / (8 * len(found))
-    rows = [groups == g for g in found]
+    names = np.unique(groups)
+    alpha = ALPHA / (8 * len(names))
+    rows = [groups == g for g in names]
 
     def bounds(hits: Right) -> tuple[np.ndarray, np.ndarray]:
         ends = [exact_bounds(int(hits[part].sum()), int(part.sum()), alpha) for part in rows]
@@ -74,7 +74,7 @@ def worst_change(before: Right, after: Right, groups: Codes) -> Number:
     worst = [min(float(right[part].mean()) for part in rows) for right in (before, after)]
     value = worst[1] - worst[0]
     protocol = (
-        f"worst of {len(found)} groups, after − before on the same images; exact bounds of all "
+        f"worst of {len(names)} groups, after − before on the same images; exact bounds of all "
         "groups together (Bonferroni)"
     )
     return Number(value, len(before), min(float(low), value), max(float(high), value), protocol)

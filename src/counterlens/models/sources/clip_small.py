@@ -19,7 +19,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from counterlens.classifier import Classifier
-from counterlens.data.made import captions
+from counterlens.data.synthetic import captions
 from counterlens.errors import InputError
 from counterlens.generators.diffusion.libraries import libraries
 from counterlens.models.sources.clip import ZeroShot, embed, words_of

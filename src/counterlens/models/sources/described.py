@@ -66,13 +66,13 @@ def described(path: Path, inside: str | None) -> dict[str, Any]:
     facts: dict[str, Any] = {}
     if inside:
         try:
-            found = json.loads(inside)
+            stored = json.loads(inside)
         except ValueError as error:
             raise InputError(
                 f"{path}: its entry {KEY!r} is not JSON ({first_line(error)}). Put the description "
                 f"into {path.name}.json."
             ) from error
-        facts |= found if isinstance(found, dict) else {}
+        facts |= stored if isinstance(stored, dict) else {}
     beside = path.with_name(path.name + ".json")
     if beside.is_file():
         facts |= read_object(beside)

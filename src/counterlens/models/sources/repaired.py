@@ -92,10 +92,10 @@ def load_repaired(folder: Path, *, trust: bool = False) -> Classifier:
     if not isinstance(base, str) or not isinstance(expected, str):
         raise InputError(f"{folder / CARD} names no base and base_weights_hash: repair again.")
     classifier = load(base, device="cpu", trust_remote_code=trust)
-    found = weights_hash(classifier)
-    if found != expected:
+    actual = weights_hash(classifier)
+    if actual != expected:
         raise InputError(
-            f"{folder} repairs weights of hash {expected[:12]}, and {base} now has {found[:12]}: "
+            f"{folder} repairs weights of hash {expected[:12]}, and {base} now has {actual[:12]}: "
             "bring back the old weights, or repair the new ones."
         )
     state, _ = read_state(folder / HEAD)

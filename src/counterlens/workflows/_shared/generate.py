@@ -18,7 +18,7 @@ import torch
 
 from counterlens import images
 from counterlens.classifier import Classifier
-from counterlens.data.made import captions
+from counterlens.data.synthetic import captions
 from counterlens.errors import InputError
 from counterlens.explanations.counterfactuals.targets import class_named
 from counterlens.generators.diffusion.cutouts import seen

@@ -6,7 +6,7 @@ import torch
 
 from counterlens import zoo
 from counterlens.classifier import Classifier
-from counterlens.data.made import captions
+from counterlens.data.synthetic import captions
 from counterlens.errors import InputError
 from counterlens.generators.diffusion import model as latent
 from counterlens.generators.diffusion.model import LatentDiffusion

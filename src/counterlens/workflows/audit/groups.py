@@ -19,7 +19,7 @@ from counterlens.errors import InputError
 from counterlens.images import ImageSet
 from counterlens.metrics import groups as measure
 from counterlens.metrics.groups import Flags, Group, Groups, Values
-from counterlens.runs import Kept, Number, Run, kept_logits, key_part
+from counterlens.runs import LogitSet, Number, Run, key_part, stored_logits
 from counterlens.workflows._shared.objects import Objects
 from counterlens.workflows.audit.settings import Settings
 from counterlens.workflows.audit.slices import SPEC as SLICES
@@ -148,7 +148,7 @@ def write_groups(run: Run, columns: Columns, images: ImageSet, half: float) -> N
     """Measure every group on the logits that the run kept, and write numbers and tables."""
     if not columns:
         return
-    kept = kept_logits(run)
+    kept = stored_logits(run)
     inside = next(one for one in kept.values() if one.role == "in")
     place = {name: i for i, name in enumerate(images.ids)}
     rows = [place[name] for name in inside.ids]
@@ -185,7 +185,9 @@ def _measured(metric: str, groups: Groups, number: Any) -> _Measure:
     return _Measure(metric, groups, [(group, number(group)) for group in groups.every])
 
 
-def _ood(kept: Mapping[str, Kept], inside: Kept, groups: Groups, score: Values) -> list[_Measure]:
+def _ood(
+    kept: Mapping[str, LogitSet], inside: LogitSet, groups: Groups, score: Values
+) -> list[_Measure]:
     """How well each group is told apart from each unknown set."""
     found = []
     for name, one in kept.items():
@@ -201,7 +203,7 @@ def _auroc(metric: str, groups: Groups, score: Values, other: Values) -> _Measur
     return _measured(metric, groups, lambda g: measure.auroc(g, score, other, groups))
 
 
-def _robust(run: Run, own: Columns, inside: Kept, half: float) -> list[_Measure]:
+def _robust(run: Run, own: Columns, inside: LogitSet, half: float) -> list[_Measure]:
     """Robust accuracy by group, on the images that were attacked."""
     place = {name: i for i, name in enumerate(inside.ids)}
     found = []

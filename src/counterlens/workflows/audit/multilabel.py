@@ -14,7 +14,7 @@ from counterlens.images import ImageSet
 from counterlens.label_spaces.matching import pair_classes
 from counterlens.metrics.multilabel import METRICS, multilabel_numbers
 from counterlens.predictions import predict
-from counterlens.runs import Run, keep_logits, key_part, parse_gate, refuse_impossible
+from counterlens.runs import Run, key_part, parse_gate, refuse_impossible, store_logits
 from counterlens.workflows._shared.objects import headline
 from counterlens.workflows._shared.session import facts as manifest_facts
 from counterlens.workflows._shared.session import running
@@ -83,7 +83,7 @@ def multilabel_audit(
         )
         logits = torch.as_tensor(found.logits)
         run.add_numbers(multilabel_numbers(logits, targets, classifier.classes, seed=settings.seed))
-        keep_logits(
+        store_logits(
             run, key_part(images.name), logits.numpy(), labels=[-1] * len(logits),
             ids=list(images.ids),
         )  # fmt: skip

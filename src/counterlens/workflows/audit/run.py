@@ -21,7 +21,7 @@ from counterlens.explanations.edits.sweeps import edit_numbers
 from counterlens.images import ImageSet, fitting_size
 from counterlens.models.weights import weights_hash
 from counterlens.predictions import predict
-from counterlens.runs import Number, Run, keep_logits, key_part, new_folder
+from counterlens.runs import Number, Run, key_part, new_folder, store_logits
 from counterlens.search import Robustness
 from counterlens.workflows._shared.names import named
 from counterlens.workflows._shared.objects import Objects, headline, texts
@@ -368,7 +368,7 @@ def _inside(
     run.write_table("response_rate", metrics.response_rate(before.score, before.right))
     run.write_table("confidence_hist", metrics.confidence_hist(after.confidence, name=images.name))
     ids = [images.ids[i] for i in reported.tolist()]
-    keep_logits(
+    store_logits(
         run, key_part(images.name), logits.numpy(), labels=true.tolist(), ids=ids,
         temperature=temperature,
     )  # fmt: skip
@@ -434,7 +434,7 @@ def _outside(outputs_of: _Outputs, other: ImageSet, inside: Inside) -> None:
     kept = [row for row in run.table("confidence_hist") if row["set"] != other.name]
     rows = metrics.confidence_hist(answers.confidence, name=other.name)
     run.write_table("confidence_hist", [*kept, *rows])
-    keep_logits(
+    store_logits(
         run,
         key_part(other.name),
         logits.numpy(),

@@ -32,7 +32,7 @@ from counterlens.metrics.slices import (
 )
 from counterlens.models import load, parts
 from counterlens.progress import within
-from counterlens.runs import Number, Run, kept_logits, user_path
+from counterlens.runs import Number, Run, stored_logits, user_path
 from counterlens.workflows.audit import gallery
 from counterlens.workflows.audit.settings import Settings
 
@@ -118,7 +118,7 @@ def write_slices(
     """Find slices among the reported images, name them, and write numbers, tables and pictures."""
     if encoder is None:
         return
-    inside = next(one for one in kept_logits(run).values() if one.role == "in")
+    inside = next(one for one in stored_logits(run).values() if one.role == "in")
     place = {name: i for i, name in enumerate(images.ids)}
     rows = np.array([place[name] for name in inside.ids], dtype=np.int64)
     answers = np.asarray(inside.logits).argmax(1).astype(np.int64)

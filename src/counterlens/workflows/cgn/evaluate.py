@@ -22,8 +22,8 @@ import torch
 from torch import Tensor
 
 from counterlens.classifier import pick_device
-from counterlens.data.made.digit_factors import open_digits
-from counterlens.data.made.mnist_variants import Variant, independence, variant
+from counterlens.data.synthetic.digit_factors import open_digits
+from counterlens.data.synthetic.mnist_variants import Variant, independence, variant
 from counterlens.errors import InputError
 from counterlens.generators.cgn import model as cgn
 from counterlens.generators.cgn.model import CGN, DCGAN

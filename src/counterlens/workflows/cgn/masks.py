@@ -20,8 +20,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from counterlens.data.made.digit_factors import DIGITS, Digits
-from counterlens.data.made.mnist_variants import MASK_ABOVE, OBJECT_ABOVE
+from counterlens.data.synthetic.digit_factors import DIGITS, Digits
+from counterlens.data.synthetic.mnist_variants import MASK_ABOVE, OBJECT_ABOVE
 from counterlens.generators.cgn.model import CGN, NOISE
 from counterlens.metrics.intervals.closed_form import wilson
 from counterlens.models.nets.digit_net import DigitNet

@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 
 from counterlens.classifier import Classifier, numbered
-from counterlens.data.made.mnist_variants import Variant
+from counterlens.data.synthetic.mnist_variants import Variant
 from counterlens.explanations.cam import class_cam
 from counterlens.metrics.intervals.closed_form import mean_interval, wilson
 from counterlens.metrics.saliency import iou, mean_iou, trivial_scores

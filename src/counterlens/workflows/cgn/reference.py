@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from counterlens.data.made.mnist_variants import WHICH
+from counterlens.data.synthetic.mnist_variants import WHICH
 from counterlens.errors import InputError
 from counterlens.generators.cgn import model as cgn
 from counterlens.generators.cgn.model import CGN

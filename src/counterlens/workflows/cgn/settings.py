@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from counterlens.data.made.mnist_variants import WHICH
+from counterlens.data.synthetic.mnist_variants import WHICH
 from counterlens.errors import InputError
 from counterlens.generators.cgn.model import CLASSES, KINDS
 from counterlens.workflows._shared.settings import Auto

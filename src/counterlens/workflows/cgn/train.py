@@ -27,8 +27,8 @@ import torch
 from torch import Tensor, nn
 
 from counterlens.classifier import pick_device
-from counterlens.data.made.digit_factors import Digits, open_digits
-from counterlens.data.made.mnist_variants import Variant, independence, variant
+from counterlens.data.synthetic.digit_factors import Digits, open_digits
+from counterlens.data.synthetic.mnist_variants import Variant, independence, variant
 from counterlens.errors import InputError
 from counterlens.fit import Plan, fit
 from counterlens.generators.cgn import model as cgn

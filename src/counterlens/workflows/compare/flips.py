@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool
 
-from counterlens.runs import Kept, Number, key_part
+from counterlens.runs import LogitSet, Number, key_part
 from counterlens.workflows.compare.pairs import common_rows, known_set, right_rows
 
 KINDS = ("negative", "positive")
@@ -37,7 +37,7 @@ def flip_rate(flipped: Bool[np.ndarray, "n"], kind: str, where: str) -> Number:
 
 
 def flip_results(
-    kept: Mapping[str, Mapping[str, Kept]],
+    kept: Mapping[str, Mapping[str, LogitSet]],
 ) -> tuple[dict[str, Number], list[dict[str, Any]]]:
     """Flip rates of each later model against the first, and a row per flipped image.
 

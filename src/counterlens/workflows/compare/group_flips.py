@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from counterlens.runs import Kept, Number, Run, key_part
+from counterlens.runs import LogitSet, Number, Run, key_part
 from counterlens.workflows.compare.flips import flips
 from counterlens.workflows.compare.pairs import common_rows, known_set, right_rows
 
@@ -20,7 +20,7 @@ _WORDS = {"negative": "right before, wrong after", "positive": "wrong before, ri
 
 
 def group_flip_results(
-    runs: Mapping[str, Run], kept: Mapping[str, Mapping[str, Kept]]
+    runs: Mapping[str, Run], kept: Mapping[str, Mapping[str, LogitSet]]
 ) -> tuple[dict[str, Number], list[dict[str, Any]]]:
     """Flip rates of each later model against the first by group, and a row per group.
 
@@ -45,7 +45,9 @@ def group_flip_results(
 
 
 def _groups(
-    one: Mapping[str, Kept], two: Mapping[str, Kept], values: Mapping[str, Mapping[str, Any]]
+    one: Mapping[str, LogitSet],
+    two: Mapping[str, LogitSet],
+    values: Mapping[str, Mapping[str, Any]],
 ) -> list[dict[str, Any]]:
     """A row per group with its counts and rates, the most broken first."""
     inside = known_set(one, two)

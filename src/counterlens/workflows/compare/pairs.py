@@ -19,12 +19,12 @@ import numpy as np
 from jaxtyping import Bool, Float64
 
 from counterlens.errors import InputError, first_line
-from counterlens.runs import Kept, Run, kept_logits, plain_file
+from counterlens.runs import LogitSet, Run, plain_file, stored_logits
 
 Z = 1.959963984540054  # two-sided 95 %
 
 
-def paired_rows(kept: Mapping[str, Mapping[str, Kept]]) -> list[dict[str, Any]]:
+def paired_rows(kept: Mapping[str, Mapping[str, LogitSet]]) -> list[dict[str, Any]]:
     """One row per pair of models and metric that both kept logits for."""
     return [
         row
@@ -34,7 +34,7 @@ def paired_rows(kept: Mapping[str, Mapping[str, Kept]]) -> list[dict[str, Any]]:
 
 
 def _pair(
-    first: str, second: str, one: Mapping[str, Kept], two: Mapping[str, Kept]
+    first: str, second: str, one: Mapping[str, LogitSet], two: Mapping[str, LogitSet]
 ) -> Iterable[dict[str, Any]]:
     inside = known_set(one, two)
     if inside is None:
@@ -59,11 +59,11 @@ def _pair(
             yield {**base, **found}
 
 
-def _shared(one: Mapping[str, Kept], two: Mapping[str, Kept], role: str) -> list[str]:
+def _shared(one: Mapping[str, LogitSet], two: Mapping[str, LogitSet], role: str) -> list[str]:
     return [name for name in one if name in two and one[name].role == two[name].role == role]
 
 
-def known_set(one: Mapping[str, Kept], two: Mapping[str, Kept]) -> str | None:
+def known_set(one: Mapping[str, LogitSet], two: Mapping[str, LogitSet]) -> str | None:
     """The known images of both models."""
     return next(iter(_shared(one, two, "in")), None)
 
@@ -71,8 +71,8 @@ def known_set(one: Mapping[str, Kept], two: Mapping[str, Kept]) -> str | None:
 class _Sides(NamedTuple):
     """Logits of two models, and the rows of each that show the same images."""
 
-    one: Kept
-    two: Kept
+    one: LogitSet
+    two: LogitSet
     left: Any
     right: Any
 
@@ -80,7 +80,7 @@ class _Sides(NamedTuple):
         return [_confidence(self.one, self.left), _confidence(self.two, self.right)]
 
 
-def _sides(one: Kept, two: Kept) -> _Sides:
+def _sides(one: LogitSet, two: LogitSet) -> _Sides:
     return _Sides(one, two, *common_rows(one, two))
 
 
@@ -95,7 +95,7 @@ def _auroc(known: _Sides, unknown: _Sides, key: str) -> dict[str, Any] | None:
     return _row(key, *found, m + n, f"{told} (delong1988)")
 
 
-def _likelihoods(sides: Sequence[tuple[Kept, Any]]) -> Iterable[dict[str, Any]]:
+def _likelihoods(sides: Sequence[tuple[LogitSet, Any]]) -> Iterable[dict[str, Any]]:
     """Differences in negative log-likelihood, before and after temperature."""
     scaled = any(kept.temperature != 1 for kept, _ in sides)
     n = len(sides[0][1])
@@ -111,7 +111,7 @@ def _likelihoods(sides: Sequence[tuple[Kept, Any]]) -> Iterable[dict[str, Any]]:
 def worst_rows(runs: Mapping[str, Run]) -> list[dict[str, Any]]:
     """One row per pair of models and set around whose images both were searched alike."""
     rows = []
-    kept = {model: kept_logits(run) for model, run in runs.items()}
+    kept = {model: stored_logits(run) for model, run in runs.items()}
     met = {model: _worst(run, kept[model]) for model, run in runs.items()}
     for first, second in combinations(runs, 2):
         inside = known_set(kept[first], kept[second])
@@ -128,7 +128,7 @@ def worst_rows(runs: Mapping[str, Run]) -> list[dict[str, Any]]:
     return rows
 
 
-def _worst(run: Run, kept: Mapping[str, Kept]) -> dict[str, Kept]:
+def _worst(run: Run, kept: Mapping[str, LogitSet]) -> dict[str, LogitSet]:
     """Logits at the worst points that an audit met around unknown images."""
     found = {}
     for path in sorted((run.folder / "tables").glob("worst-*.npz")):
@@ -276,7 +276,7 @@ def _ranks(values: Float64[np.ndarray, "n"]) -> Float64[np.ndarray, "n"]:
     return np.asarray(middle[place], dtype=np.float64)
 
 
-def common_rows(one: Kept, two: Kept) -> tuple[Any, Any]:
+def common_rows(one: LogitSet, two: LogitSet) -> tuple[Any, Any]:
     """Rows of the two that show the same images, in the same order."""
     place = {name: i for i, name in enumerate(two.ids)}
     both = [(i, place[name]) for i, name in enumerate(one.ids) if name in place]
@@ -284,18 +284,18 @@ def common_rows(one: Kept, two: Kept) -> tuple[Any, Any]:
     return left, right
 
 
-def right_rows(kept: Kept, rows: Any) -> Any:
+def right_rows(kept: LogitSet, rows: Any) -> Any:
     return np.asarray(kept.logits[rows]).argmax(1) == kept.labels[rows]
 
 
-def _surprise(kept: Kept, rows: Any, temperature: float) -> Any:
+def _surprise(kept: LogitSet, rows: Any, temperature: float) -> Any:
     """Negative log-likelihood of the true classes."""
     z = np.asarray(kept.logits[rows], dtype=np.float64) / temperature
     z -= z.max(1, keepdims=True)
     return np.log(np.exp(z).sum(1)) - z[np.arange(len(z)), kept.labels[rows]]
 
 
-def _confidence(kept: Kept, rows: Any) -> Any:
+def _confidence(kept: LogitSet, rows: Any) -> Any:
     """Log-confidence after temperature, in float64 so that near-certain answers do not tie."""
     z = np.asarray(kept.logits[rows], dtype=np.float64) / kept.temperature
     others = np.exp(z - z.max(1, keepdims=True))

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float64
 
-from counterlens.runs import Kept, Number, key_part
+from counterlens.runs import LogitSet, Number, key_part
 from counterlens.workflows.compare.pairs import Z, common_rows, known_set
 
 LISTED = 50
@@ -20,7 +20,7 @@ Rows = Float64[np.ndarray, "n k"]
 
 
 def parity_results(
-    kept: Mapping[str, Mapping[str, Kept]],
+    kept: Mapping[str, Mapping[str, LogitSet]],
 ) -> tuple[dict[str, Number], list[dict[str, Any]]]:
     """Parity of each later model with the first, and a row per image on which they part most.
 

@@ -20,11 +20,11 @@ from counterlens.runs import (
     Number,
     Run,
     check_gates,
-    kept_logits,
     parse_gate,
     read_lines,
     read_object,
     reading,
+    stored_logits,
     user_path,
     write_json,
 )
@@ -151,7 +151,7 @@ def _audit(given: str | Path | Run | Result) -> Run:
 
 def _answers(run: Run) -> tuple[dict[str, bool], str]:
     """Whether each labelled image was answered right, and the name of the set."""
-    inside = [one for one in kept_logits(run).values() if one.role == "in"]
+    inside = [one for one in stored_logits(run).values() if one.role == "in"]
     if not inside:
         raise InputError(f"{run.folder} has no answers on labelled images, expected an audit.")
     kept, rows = inside[0], [i for i, label in enumerate(inside[0].labels) if label >= 0]

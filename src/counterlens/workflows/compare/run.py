@@ -17,10 +17,10 @@ from counterlens.runs import (
     Number,
     Run,
     check_gates,
-    kept_logits,
     key_part,
     parse_gate,
     reading,
+    stored_logits,
 )
 from counterlens.runs.keys import bounded, meaning, model_words, show, verdict, worst_verdict
 from counterlens.workflows._shared.options import takes
@@ -83,7 +83,7 @@ def _compare(
     notes = _notes(names, opened)
     summary = summarise(numbers, judged=not notes)
     by_name = dict(zip(names, opened, strict=True))
-    logits = {name: kept_logits(one) for name, one in by_name.items()}
+    logits = {name: stored_logits(one) for name, one in by_name.items()}
     paired = [
         *pairs.paired_rows(logits),
         *pairs.robust_rows(by_name),

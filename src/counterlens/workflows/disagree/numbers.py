@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from counterlens.data.made import captions
+from counterlens.data.synthetic import captions
 from counterlens.explanations.disagreement import SURE, UNSURE
 from counterlens.metrics.intervals.closed_form import mean_interval, newcombe_paired, wilson
 from counterlens.runs import Number, key_part

@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from counterlens.classifier import Classifier
-from counterlens.data.made import captions
 from counterlens.data.sources.objects import as_image_set
+from counterlens.data.synthetic import captions
 from counterlens.errors import InputError
 from counterlens.explanations.counterfactuals.targets import class_index, class_named
 from counterlens.explanations.figure import Panel

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from counterlens.classifier import Classifier
-from counterlens.data.made import captions
+from counterlens.data.synthetic import captions
 from counterlens.explanations.counterfactuals.pixel import confidences, temperature_of
 from counterlens.explanations.counterfactuals.targets import class_named
 from counterlens.explanations.disagreement import (

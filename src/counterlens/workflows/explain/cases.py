@@ -8,7 +8,7 @@ import torch
 
 from counterlens import images
 from counterlens.classifier import Classifier
-from counterlens.data.made import captions
+from counterlens.data.synthetic import captions
 from counterlens.errors import InputError
 from counterlens.explanations.counterfactuals.masks import Mask, check_mask, softened
 from counterlens.explanations.counterfactuals.targets import class_named

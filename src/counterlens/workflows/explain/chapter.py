@@ -22,7 +22,7 @@ from counterlens.generators.diffusion.cutouts import seen
 from counterlens.images import ImageSet, fitting_size, prepare
 from counterlens.models import check_consent
 from counterlens.models.parts import head
-from counterlens.runs import Run, kept_logits, key_part
+from counterlens.runs import Run, key_part, stored_logits
 from counterlens.workflows._shared.features import features_of
 from counterlens.workflows._shared.figures import save
 from counterlens.workflows._shared.names import named
@@ -103,7 +103,7 @@ class Audit:
         """Pictures of the surest mistakes."""
         if count < 1:
             raise InputError(f"--worst is {count}, expected 1 or more.")
-        stored = kept_logits(self.run).get(key_part(name_of(self.data)))
+        stored = stored_logits(self.run).get(key_part(name_of(self.data)))
         if stored is None:
             raise InputError(f"{self.run.folder} has no logits, so its mistakes are not known.")
         logits = torch.from_numpy(stored.logits.copy()).double() / stored.temperature

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from counterlens.classifier import Classifier
-from counterlens.data.made import captions
+from counterlens.data.synthetic import captions
 from counterlens.errors import InputError
 from counterlens.explanations.counterfactuals.targets import class_index
 from counterlens.explanations.figure import Panel

@@ -17,8 +17,8 @@ import numpy as np
 import torch
 
 from counterlens.classifier import Classifier
-from counterlens.data.made import captions
 from counterlens.data.masks import object_of
+from counterlens.data.synthetic import captions
 from counterlens.errors import InputError
 from counterlens.explanations.cam import feature_saliency, overlay
 from counterlens.explanations.counterfactuals.masks import resized

@@ -16,8 +16,8 @@ from torch import Tensor
 from counterlens import images as pictures
 from counterlens.ball import mix
 from counterlens.classifier import Classifier
-from counterlens.data.made import captions
 from counterlens.data.masks import ReadMask, open_masks, own_masks
+from counterlens.data.synthetic import captions
 from counterlens.errors import InputError
 from counterlens.explanations.cam import class_cam
 from counterlens.explanations.counterfactuals.attention_masks import attention_masks

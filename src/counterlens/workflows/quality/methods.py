@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from counterlens.ball import Norm
 from counterlens.classifier import Classifier
-from counterlens.data.made import captions
+from counterlens.data.synthetic import captions
 from counterlens.errors import InputError
 from counterlens.explanations.counterfactuals import dvce as guided
 from counterlens.explanations.counterfactuals.memory import plan_edits

@@ -6,9 +6,9 @@ from functools import partial
 
 import numpy as np
 
-from counterlens.data.made.backgrounds import only_foreground
 from counterlens.data.masks import ReadMask, open_masks, own_masks
 from counterlens.data.sets import subset
+from counterlens.data.synthetic.backgrounds import only_foreground
 from counterlens.errors import InputError
 from counterlens.images import ImageSet, Pixels
 from counterlens.label_spaces.matching import pair_classes

@@ -6,8 +6,13 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool
 
-from counterlens.data.made.backgrounds import mask_flag, mixed, only_background_tiled, resized_to
 from counterlens.data.masks import ReadMask
+from counterlens.data.synthetic.backgrounds import (
+    mask_flag,
+    mixed,
+    only_background_tiled,
+    resized_to,
+)
 from counterlens.errors import InputError
 from counterlens.images import ImageSet, Pixels
 from counterlens.workflows.repair.groups import Codes, Grouped

@@ -16,8 +16,8 @@ from torch import Tensor
 from counterlens.ball import row_seeds
 from counterlens.classifier import Classifier
 from counterlens.data import name_of, open_set
-from counterlens.data.made import captions
 from counterlens.data.masks import ReadMask, open_masks, own_masks
+from counterlens.data.synthetic import captions
 from counterlens.errors import InputError
 from counterlens.explanations.counterfactuals import masks as attention_masks
 from counterlens.explanations.counterfactuals.pixel import confidences, temperature_of

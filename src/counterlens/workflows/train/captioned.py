@@ -13,7 +13,7 @@ from torch import Tensor
 from counterlens.data import name_of, open_set, subset
 from counterlens.data.augment import resized_crop
 from counterlens.data.batches import Draws, flip
-from counterlens.data.made import captions
+from counterlens.data.synthetic import captions
 from counterlens.errors import InputError
 from counterlens.generators.diffusion.schedule import Schedule
 from counterlens.losses.diffusion import Autoencoder, velocity

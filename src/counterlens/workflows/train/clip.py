@@ -20,7 +20,7 @@ from torch.nn.functional import normalize
 from counterlens.classifier import pick_device
 from counterlens.data import open_set
 from counterlens.data.augment import augment
-from counterlens.data.made import captions
+from counterlens.data.synthetic import captions
 from counterlens.errors import InputError
 from counterlens.fit import Plan, Progress, Trainable, fit
 from counterlens.generators.diffusion.tiny import make_tokenizer

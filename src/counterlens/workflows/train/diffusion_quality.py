@@ -17,7 +17,7 @@ from torch import Tensor
 from counterlens.ball import mix
 from counterlens.classifier import Classifier, pick_device
 from counterlens.data import open_set
-from counterlens.data.made import captions
+from counterlens.data.synthetic import captions
 from counterlens.errors import InputError
 from counterlens.explanations.counterfactuals.targets import class_named
 from counterlens.generators.diffusion import model as latent

@@ -20,7 +20,7 @@ Role = Literal["in", "ood"]
 
 
 @dataclass(frozen=True)
-class Kept:
+class LogitSet:
     """Logits of one set of images.
 
     Args:
@@ -40,7 +40,7 @@ class Kept:
     temperature: float = 1.0
 
 
-def keep_logits(
+def store_logits(
     run: Run,
     name: str,
     logits: "np.ndarray[Any, Any]",
@@ -70,15 +70,15 @@ def keep_logits(
     write_json(run.path("logits", f"{name}.json"), facts)
 
 
-def kept_logits(run: Run) -> dict[str, Kept]:
+def stored_logits(run: Run) -> dict[str, LogitSet]:
     """All logits a run has kept, by the name of the set; rows stay on disk until read."""
     import numpy as np
 
-    found = {}
+    by_name = {}
     for path in sorted((run.folder / "logits").glob("*.json")):
         facts = read_object(run.file(path.relative_to(run.folder)))
         try:
-            found[path.stem] = Kept(
+            by_name[path.stem] = LogitSet(
                 path.stem,
                 facts["role"],
                 np.load(_plain(run, f"logits/{path.stem}.npy"), mmap_mode="r"),
@@ -91,13 +91,13 @@ def kept_logits(run: Run) -> dict[str, Kept]:
                 f"{path.with_suffix('')} holds no logits as a run keeps them "
                 f"({type(error).__name__}: {first_line(error)}): it was changed or torn."
             ) from None
-        kept = found[path.stem]
-        if kept.logits.ndim != 2 or not len(kept.logits) == len(kept.labels) == len(kept.ids):
+        one = by_name[path.stem]
+        if one.logits.ndim != 2 or not len(one.logits) == len(one.labels) == len(one.ids):
             raise InputError(
-                f"{path.with_suffix('')} has logits of shape {kept.logits.shape}, "
-                f"{len(kept.labels)} labels and {len(kept.ids)} ids: it was changed or torn."
+                f"{path.with_suffix('')} has logits of shape {one.logits.shape}, "
+                f"{len(one.labels)} labels and {len(one.ids)} ids: it was changed or torn."
             )
-    return found
+    return by_name
 
 
 def _plain(run: Run, name: str) -> Path:

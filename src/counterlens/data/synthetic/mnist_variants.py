@@ -22,9 +22,9 @@ import torch
 from jaxtyping import Bool, Float, Float32, Int, Int64, UInt8
 from torch import Tensor
 
-from counterlens.data.made import digit_factors
-from counterlens.data.made.digit_factors import DIGITS, LARGE_SPLIT, SIDE, Digits
 from counterlens.data.sets import fingerprint
+from counterlens.data.synthetic import digit_factors
+from counterlens.data.synthetic.digit_factors import DIGITS, LARGE_SPLIT, SIDE, Digits
 from counterlens.errors import InputError
 
 Which = Literal["coloured", "double-coloured", "wildlife"]

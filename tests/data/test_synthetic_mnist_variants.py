@@ -14,9 +14,9 @@ import torch
 
 from counterlens import zoo
 from counterlens.data import open_set
-from counterlens.data.made import digit_factors as factors
-from counterlens.data.made.mnist_variants import WHICH, independence, variant
 from counterlens.data.sources.packed import write_pack
+from counterlens.data.synthetic import digit_factors as factors
+from counterlens.data.synthetic.mnist_variants import WHICH, independence, variant
 from counterlens.errors import InputError
 
 DIGITS = factors.open_digits("sample:mnist")
