@@ -135,7 +135,7 @@ def test_digits_are_never_mirrored():
 
 def test_an_unknown_policy_is_refused_by_name():
     with pytest.raises(InputError, match="augmentation is 'imagenet21k', expected one of cifar"):
-        augment("imagenet21k", torch.zeros(1, 3, 8, 8, dtype=torch.uint8))
+        augment("imagenet21k", torch.zeros(1, 3, 8, 8, dtype=torch.uint8), None)
 
 
 def test_crops_of_photographs_are_of_the_size_and_the_identity_where_nothing_is_drawn(rng):

@@ -7,6 +7,7 @@ gradient's cosine to float32 was 0.9996 for VGG-16 in bfloat16 and 0.993 for all
 
 import copy
 import itertools
+from dataclasses import replace
 
 import pytest
 import torch
@@ -20,6 +21,7 @@ from counterlens.generators.cgn.stacked import StackConv, StackUp, arrange, conv
 from counterlens.losses.cgn import Game
 from counterlens.models.nets.vgg import VGG16
 from counterlens.workflows.cgn.networks import dtypes
+from counterlens.workflows.cgn.settings import SETS
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -107,5 +109,5 @@ def test_unknown_forms_and_precisions_are_refused():
     with pytest.raises(InputError, match="expected auto, grouped"):
         arrange(CGN(2, width=4), "fast")
     with pytest.raises(InputError, match="expected one of auto"):
-        dtypes({"precision": "fp8"}, torch.device("cpu"))
-    assert dtypes({"precision": "auto"}, torch.device("cpu")) == (torch.float32, torch.float32)
+        dtypes(replace(SETS["wildlife"], precision="fp8"), torch.device("cpu"))
+    assert dtypes(SETS["wildlife"], torch.device("cpu")) == (torch.float32, torch.float32)

@@ -236,7 +236,7 @@ def test_a_part_that_ran_out_is_made_with_less_and_no_row_is_lost_or_made_twice(
             raise torch.OutOfMemoryError("CUDA out of memory")
         made.extend(rows)
 
-    in_parts(range(5), lambda: (2, 4), make, steps=20, say=said.append)
+    in_parts(range(5), lambda: (2, 4), make, steps=20, log=said.append)
     assert made == list(range(5))
     assert tried[:3] == [(4, 2), (2, 0), (1, 0)] and tried[-1] == (1, "blocks")
     assert any("nothing is lost" in line for line in said)
@@ -246,13 +246,13 @@ def test_a_part_that_ran_out_is_made_with_less_and_no_row_is_lost_or_made_twice(
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
 
     with pytest.raises(InputError, match="go on with --resume"):
-        in_parts(range(2), lambda: (2, 2), never, steps=20, say=said.append)
+        in_parts(range(2), lambda: (2, 2), never, steps=20, log=said.append)
 
     def broken(rows, stored):
         raise RuntimeError("something else")
 
     with pytest.raises(RuntimeError, match="something else"):
-        in_parts(range(2), lambda: (2, 2), broken, steps=20, say=said.append)
+        in_parts(range(2), lambda: (2, 2), broken, steps=20, log=said.append)
 
 
 def test_what_filled_memory_is_gone_when_the_next_try_begins():
@@ -270,5 +270,5 @@ def test_what_filled_memory_is_gone_when_the_next_try_begins():
         if len(rows) > 1:
             raise torch.OutOfMemoryError("CUDA out of memory")
 
-    in_parts(range(4), lambda: (0, 4), make, steps=20, say=lambda line: None)
+    in_parts(range(4), lambda: (0, 4), make, steps=20, log=lambda line: None)
     assert len(alive) == 6

@@ -85,7 +85,7 @@ def test_a_truncated_archive(counterlens: Command) -> None:
     refused(counterlens, "audit", MODEL, "pack:torn.npz", saying="torn.npz")
 
 
-def test_a_model_of_one_class(counterlens: Command) -> None:
+def test_a_model_of_one_logit_has_two_classes(counterlens: Command) -> None:
     Path("one.py").write_text(
         "import torch\n"
         "def make():\n"
@@ -93,7 +93,7 @@ def test_a_model_of_one_class(counterlens: Command) -> None:
         "    net.input_size = (32, 32)\n"
         "    return net\n"
     )
-    refused(counterlens, "audit", "one.py:make", "sample:cifar10", saying="at least 2")
+    refused(counterlens, "audit", "one.py:make", "sample:cifar10", saying="names such as 0, 1;")
 
 
 def test_arrays_with_a_wrong_number_of_channels(counterlens: Command) -> None:

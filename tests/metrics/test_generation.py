@@ -71,7 +71,7 @@ def test_losses_are_mean_squared_errors(rng):
 
     terms = autoencoding(copy_badly, {"x": x, "noise": x}, 0)
     assert terms["pixels"].item() == pytest.approx(4, rel=1e-5) and terms["kl"].item() == 0
-    batch = {"z": x, "time": torch.zeros(2), "ids": torch.zeros(2), "noise": x - 3}
+    batch = {"z": x, "time": torch.zeros(2), "ids": torch.zeros(2), "target": x - 3}
     assert denoising(lambda z, t, i: z, batch, 0)["noise"].item() == pytest.approx(9, rel=1e-5)
 
 

@@ -61,7 +61,7 @@ def texts(values: Sequence[object], name: str) -> list[str | None]:
 
     >>> texts([1, 2, 1, None], "site")
     ['1', '2', '1', None]
-    >>> sorted(set(texts(range(30), "age")))
+    >>> sorted(set(texts(range(31), "age")))
     ['10 to 20', 'above 20', 'below 10']
     """
     plain = [None if _empty(value) else value for value in values]

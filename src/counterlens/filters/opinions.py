@@ -117,6 +117,7 @@ class Judge:
                 views.why[row] = "too oblong"
             else:
                 views.usual[row] = [one.view(pixels) for one in self.filters]
+            del pixels  # or it would be held while the next one is decoded
         return views
 
     @torch.inference_mode()

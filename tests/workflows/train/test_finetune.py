@@ -134,8 +134,12 @@ def test_an_interrupted_training_goes_on_to_the_same_weights(folder, tmp_path, m
         return lambda line: signal.raise_signal(signal.SIGINT) if "epoch 2/" in line else None
 
     monkeypatch.setattr(module, "logger", interrupting)
-    with pytest.raises(KeyboardInterrupt):
-        tuned(folder, classifier(), tmp_path / "cut", lr=1e-3)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may ignore it
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            tuned(folder, classifier(), tmp_path / "cut", lr=1e-3)
+    finally:
+        signal.signal(signal.SIGINT, before)
     monkeypatch.undo()
     resumed = tuned(folder, classifier(), tmp_path / "cut", lr=1e-3, resume=True)
     assert len(resumed.table("epochs")) == 4

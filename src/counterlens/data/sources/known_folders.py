@@ -53,15 +53,18 @@ def wnid_set(root: Path, part: str, *, places: tuple[str, ...], space: str | Non
 
 def imagenet_c(root: Path, part: str) -> ImageSet:
     """ImageNet-C: `fog/3` is one corruption at one severity, with or without its group's folder."""
-    corruption, _, severity = part.partition("/")
+    corruption, _, severity = (part or "fog/3").partition("/")
     groups = ("", "blur/", "noise/", "weather/", "digital/", "extra/")
-    if not corruption or severity not in ("1", "2", "3", "4", "5"):
+    places = [f"{group}{corruption}/{severity}" for group in groups]
+    places += [f"ImageNet-C/{place}" for place in places]
+    if not part:  # whether the files are there at all comes before which of them
+        below(root, *places)
+    if not part or severity not in ("1", "2", "3", "4", "5"):
         raise InputError(
             f"ImageNet-C has no part {part or '(none named)'}, expected CORRUPTION/1 … "
             "CORRUPTION/5, such as fog/3."
         )
-    places = [f"{group}{corruption}/{severity}" for group in groups]
-    return by_wnid_folder(below(root, *places, *(f"ImageNet-C/{place}" for place in places)))
+    return by_wnid_folder(below(root, *places))
 
 
 def imagenet_subset(root: Path, part: str) -> ImageSet:
