@@ -24,7 +24,8 @@ from counterlens.data import open_set
 from counterlens.models import load
 from counterlens.runs import atomic
 from counterlens.search import AttackSettings, robust, worst_confidence
-from counterlens.workflows.audit.robustness import parse_attack, pixels
+from counterlens.workflows.audit.attacks.search import pixels
+from counterlens.workflows.audit.attacks.spec import parse_attack
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from masked_models import MASKED

@@ -17,7 +17,7 @@ from counterlens.data import name_of
 from counterlens.errors import InputError
 from counterlens.runs import LogitSet, Run, key_part, stored_logits
 from counterlens.workflows._shared.names import named
-from counterlens.workflows.audit.robustness import parse_attack
+from counterlens.workflows.audit.attacks.spec import parse_attack
 from counterlens.workflows.reproduce.cards import with_audit
 from counterlens.workflows.train import recipes
 

@@ -12,7 +12,7 @@ from counterlens.ball import Ball
 from counterlens.data import open_set
 from counterlens.models import load
 from counterlens.search import AttackSettings, robust, worst_confidence
-from counterlens.workflows.audit.robustness import pixels
+from counterlens.workflows.audit.attacks.search import pixels
 from masked_models import MASKED
 
 BALL = Ball("linf", 8 / 255)

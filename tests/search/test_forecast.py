@@ -11,7 +11,7 @@ from counterlens.search.ensemble.forecast import work_done
 from counterlens.search.ensemble.stage import AttackMonitor
 from counterlens.search.ensemble.state import initial_state
 from counterlens.search.fast.engine import open_engine
-from counterlens.workflows.audit.robustness import _say
+from counterlens.workflows.audit.attacks.search import _say
 
 PASS = 0.5  # seconds that one forward pass of an image takes by that clock
 

@@ -8,14 +8,15 @@ from typing import Any
 
 from counterlens.report.kit.blocks import Badge, Block, Code, Page, Section, Text
 from counterlens.report.kit.parts import number_list, plain_table
-from counterlens.report.pages import audit, chapter, quality, table1
 from counterlens.report.pages import cgn as digits
+from counterlens.report.pages import chapter, quality, table1
 from counterlens.report.pages import compare as comparison
 from counterlens.report.pages import curate as curated
 from counterlens.report.pages import explain as explained
 from counterlens.report.pages import outdata as screened
 from counterlens.report.pages import repair as repaired
 from counterlens.report.pages import train as trained
+from counterlens.report.pages.audit import page as audit
 from counterlens.report.pages.card import model_card
 from counterlens.report.pages.warnings import RULES, worries
 from counterlens.runs import Run

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from counterlens.report.kit.blocks import Level, Worry
-from counterlens.report.pages import groups
+from counterlens.report.pages.audit import groups
 from counterlens.runs import Number, Run
 from counterlens.runs.keys import (
     meaning,

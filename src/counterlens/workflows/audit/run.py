@@ -5,23 +5,20 @@ One pass over each set; every number is a function of the logits it leaves.
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
-import torch
 from jaxtyping import Int64
-from torch import Tensor
 
-from counterlens import diagnosis, metrics
+from counterlens import diagnosis
 from counterlens.classifier import Classifier
-from counterlens.data import from_images, mined_with, name_of, open_set
+from counterlens.data import from_images, mined_with, name_of
 from counterlens.errors import InputError
 from counterlens.explanations.edits.sweeps import edit_numbers
 from counterlens.images import ImageSet, fitting_size
 from counterlens.models.weights import weights_hash
-from counterlens.predictions import predict
-from counterlens.runs import Number, Run, key_part, new_folder, store_logits
+from counterlens.runs import Run, key_part, new_folder
 from counterlens.search import Robustness
 from counterlens.workflows._shared.names import named
 from counterlens.workflows._shared.objects import Objects, headline, texts
@@ -30,13 +27,19 @@ from counterlens.workflows._shared.pipeline import reporting
 from counterlens.workflows._shared.result import Result
 from counterlens.workflows._shared.session import facts as manifest_facts
 from counterlens.workflows._shared.session import running
-from counterlens.workflows.audit import gallery, groups, operating, slices
+from counterlens.workflows.audit import groups, operating, slices
+from counterlens.workflows.audit.attacks.grids import check_grids, grid_accuracy
+from counterlens.workflows.audit.attacks.radius import radius_curves
+from counterlens.workflows.audit.attacks.robustness import robustness
+from counterlens.workflows.audit.attacks.spec import parse_attack, seconds, split_attacks
+from counterlens.workflows.audit.attacks.surrogates import Surrogate, surrogates
 from counterlens.workflows.audit.corruptions import check_corruptions, corruption_numbers
 from counterlens.workflows.audit.gates import check_requirements, gate_rows
-from counterlens.workflows.audit.grids import check_grids, grid_accuracy
+from counterlens.workflows.audit.labelled import background_gap, labelled_numbers
 from counterlens.workflows.audit.multilabel import is_multilabel, multilabel_audit
 from counterlens.workflows.audit.network_facts import network_facts
-from counterlens.workflows.audit.ood_scores import (
+from counterlens.workflows.audit.ood.detection import detection
+from counterlens.workflows.audit.ood.scores import (
     FitImages,
     check_scores,
     check_unknown,
@@ -44,19 +47,11 @@ from counterlens.workflows.audit.ood_scores import (
     open_bench,
     score_sets,
 )
+from counterlens.workflows.audit.ood.worst import worst_ood
 from counterlens.workflows.audit.options import AuditOptions
-from counterlens.workflows.audit.protocol import Inside, Protocol, choose
-from counterlens.workflows.audit.radius import radius_curves
-from counterlens.workflows.audit.robustness import (
-    parse_attack,
-    robustness,
-    seconds,
-    split_attacks,
-    worst_ood,
-)
+from counterlens.workflows.audit.outputs import Outputs
+from counterlens.workflows.audit.protocol import Inside, choose
 from counterlens.workflows.audit.settings import Settings
-from counterlens.workflows.audit.surrogates import Surrogate, surrogates
-from counterlens.workflows.audit.temperature import fit_temperature, set_apart
 from counterlens.workflows.compare import families
 from counterlens.workflows.compare.run import compare
 
@@ -205,13 +200,13 @@ def _audit(settings: Settings, folder: Path, facts: families.Told, objects: Obje
         run.write_table("doctor", [asdict(finding) for finding in findings])
         if not settings.anyway:
             diagnosis.refuse_if_failed(findings)
-        outputs_of = _Outputs(run, classifier, settings)
-        inside, reported = _inside(outputs_of, images, protocol, held)
-        run.add_numbers(_background(outputs_of, images))
+        outputs_of = Outputs(run, classifier, settings)
+        inside, reported = labelled_numbers(outputs_of, images, protocol, held)
+        run.add_numbers(background_gap(outputs_of, images))
         if settings.flips:
             run.add_numbers(edit_numbers(classifier, images, points=settings.flips))
         for other in outside:
-            _outside(outputs_of, other, inside)
+            detection(outputs_of, other, inside)
         _scores_and_corruptions(outputs_of, images, outside, inside, reported, fit_on)
         others, rows = surrogates(settings, classifier, images, protocol, objects.load)
         run.write_table("surrogates", rows)
@@ -234,32 +229,8 @@ def _notes(
     return notes | ({classifier.name: card} if card else {})
 
 
-@dataclass(frozen=True)
-class _Outputs:
-    """Outputs of one model, computed once and stored for a resumed run."""
-
-    run: Run
-    classifier: Classifier
-    settings: Settings
-
-    def __call__(self, images: ImageSet, role: str) -> Tensor:
-        """Outputs for a whole set, from the state of an interrupted run where it has them."""
-        path = self.run.path("state", f"outputs-{role}-{key_part(images.name)}.npy")
-        if path.exists():
-            return torch.from_numpy(np.load(path))
-        found = predict(
-            self.classifier,
-            images,
-            batch=self.settings.batch or "auto",
-            workers="auto" if self.settings.workers is None else self.settings.workers,
-            progress=not self.settings.quiet,
-            out=path,
-        )
-        return torch.as_tensor(found.logits)
-
-
 def _scores_and_corruptions(
-    outputs_of: _Outputs,
+    outputs_of: Outputs,
     images: ImageSet,
     outside: Sequence[ImageSet],
     inside: Inside,
@@ -278,7 +249,7 @@ def _scores_and_corruptions(
 
 
 def _attacks(
-    outputs_of: _Outputs,
+    outputs_of: Outputs,
     images: ImageSet,
     outside: Sequence[ImageSet],
     inside: Inside,
@@ -306,141 +277,3 @@ def _attacks(
             worst_ood(run, classifier, other, view, settings.ood_attack, settings, quiet=quiet)
     if settings.radius_curve:
         radius_curves(run, classifier, images, reported, inside, views, settings, quiet=quiet)
-
-
-def _inside(
-    outputs_of: _Outputs, images: ImageSet, protocol: Protocol, held: ImageSet | None
-) -> tuple[Inside, Int64[np.ndarray, "n"]]:
-    """Numbers and tables on the labelled set, without the share the temperature is fitted on.
-
-    Returns the view on the images reported on, and which rows of the set they are.
-    """
-    run, seed = outputs_of.run, outputs_of.settings.seed
-    outputs = outputs_of(images, "in")
-    labels = torch.from_numpy(protocol.labels)
-    known = protocol.known
-    if held is not None:
-        theirs = choose(outputs_of.classifier, held)
-        some = torch.from_numpy(np.flatnonzero(theirs.known))
-        fit_logits = theirs.logits(outputs_of(held, "calibrate"))[some]
-        fit_labels = torch.from_numpy(theirs.labels)[some]
-        source = f"{len(some)} images of {held.name}"
-        reported = torch.from_numpy(np.flatnonzero(known))
-    else:
-        apart = set_apart(images.ids, known)
-        some = torch.from_numpy(np.flatnonzero(apart))
-        reported = torch.from_numpy(np.flatnonzero(known & ~apart))
-        fit_logits, fit_labels = protocol.logits(outputs[some]), labels[some]
-        source = f"{len(some)} images of {images.name} set apart by id and not reported on"
-    if not len(reported):
-        raise InputError(
-            f"{images.name} leaves no image to report on: {len(images)} images in all. "
-            "Give more images, or calibrate on others: calibrate=SPEC."
-        )
-    logits, true = protocol.logits(outputs[reported]), labels[reported]
-    fitted, numbers = fit_temperature(fit_logits, fit_labels, source, seed)
-    temperature = fitted or 1.0
-
-    numbers |= metrics.classification_numbers(
-        logits, true, temperature=fitted, protocol=protocol.text, seed=seed
-    )
-    over_all = protocol.right_over_all(outputs[reported], true)
-    numbers["accuracy.top1_all"] = metrics.share(
-        over_all, f"arg-max over all {outputs.shape[1]} classes of the model"
-    )
-    numbers |= _cues(images, protocol, outputs, reported)
-    run.add_numbers(numbers)
-
-    before = metrics.judge(logits, true)
-    after = metrics.judge(logits, true, temperature=temperature)
-    stages = {"before": before} | ({"after": after} if fitted else {})
-    k = logits.shape[1]
-    run.write_table("per_class", metrics.per_class(before, true, protocol.classes))
-    run.write_table("confusions", metrics.confusions(before.answer, true, protocol.classes))
-    run.write_table(
-        "reliability",
-        [
-            row
-            for when, one in stages.items()
-            for row in metrics.reliability(one.confidence, one.right, classes=k, when=when)
-        ],
-    )
-    run.write_table("response_rate", metrics.response_rate(before.score, before.right))
-    run.write_table("confidence_hist", metrics.confidence_hist(after.confidence, name=images.name))
-    ids = [images.ids[i] for i in reported.tolist()]
-    store_logits(
-        run, key_part(images.name), logits.numpy(), labels=true.tolist(), ids=ids,
-        temperature=temperature,
-    )  # fmt: skip
-    gallery.mistakes(run, images, reported, after, true, protocol.classes)
-    return Inside(protocol, outputs[reported], true, temperature), reported.numpy()
-
-
-def _cues(
-    images: ImageSet, protocol: Protocol, outputs: Tensor, reported: Tensor
-) -> dict[str, Number]:
-    """Shape and texture bias, where the pictures carry two cues."""
-    textures = images.extra.get("texture_labels")
-    if textures is None or protocol.matching.map.rule != "mean":
-        return {}
-    texture = torch.from_numpy(protocol.matching.relabel(np.asarray(textures, dtype=np.int64)))
-    shape = torch.from_numpy(protocol.labels)
-    votes = metrics.cue_votes(
-        outputs[reported], shape[reported], texture[reported], protocol.matching.map.groups
-    )
-    return {
-        "bias.shape": metrics.shape_number(votes, protocol=protocol.text),
-        "bias.texture": metrics.texture_number(votes, protocol=protocol.text),
-    }
-
-
-def _background(outputs_of: _Outputs, images: ImageSet) -> dict[str, Number]:
-    """The background gap, where the data is the background challenge."""
-    if images.space != "imagenet-9":
-        return {}
-    root = outputs_of.settings.data.partition("@")[2]
-    right, ids = [], []
-    for variant in ("mixed_same", "mixed_rand"):
-        try:
-            part = open_set(
-                f"known:imagenet-9/{variant}@{root}",
-                limit=outputs_of.settings.limit,
-                seed=outputs_of.settings.seed,
-            )
-        except InputError as error:
-            return {"bias.background_gap": Number.missing(str(error), "ImageNet-9")}
-        theirs = choose(outputs_of.classifier, part)
-        outputs = outputs_of(part, "background")
-        right.append(theirs.right_over_all(outputs, torch.from_numpy(theirs.labels)))
-        ids.append(list(part.ids))
-    return {"bias.background_gap": metrics.background_number(*right, ids=(ids[0], ids[1]))}
-
-
-def _outside(outputs_of: _Outputs, other: ImageSet, inside: Inside) -> None:
-    """How far an unknown set is told apart by confidence alone."""
-    view = inside.against(other, outputs_of.classifier)
-    logits = view.protocol.logits(outputs_of(other, "ood"))
-    run = outputs_of.run
-    numbers = metrics.ood_numbers(
-        view.logits,
-        logits,
-        name=other.name,
-        temperature=view.temperature,
-        protocol=view.protocol.text,
-        seed=outputs_of.settings.seed,
-    )
-    run.add_numbers(numbers)
-    answers = metrics.answers(logits, temperature=view.temperature)
-    kept = [row for row in run.table("confidence_hist") if row["set"] != other.name]
-    rows = metrics.confidence_hist(answers.confidence, name=other.name)
-    run.write_table("confidence_hist", [*kept, *rows])
-    store_logits(
-        run,
-        key_part(other.name),
-        logits.numpy(),
-        labels=[-1] * len(logits),
-        ids=list(other.ids),
-        role="ood",
-        temperature=view.temperature,
-    )
-    gallery.surest(run, other, answers, view.protocol.classes)

@@ -11,8 +11,8 @@ from counterlens.metrics.intervals.closed_form import wilson
 from counterlens.progress import doing
 from counterlens.runs import Number, Run
 from counterlens.search.grid import GRIDS, GridResult, grid_of, worst_of_grid
+from counterlens.workflows.audit.attacks.search import attacked_rows, pixels
 from counterlens.workflows.audit.protocol import Protocol, judged_model
-from counterlens.workflows.audit.robustness import attacked_rows, pixels
 from counterlens.workflows.audit.settings import Settings
 
 WORDS = {

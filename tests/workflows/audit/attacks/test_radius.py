@@ -15,8 +15,8 @@ from counterlens.errors import InputError
 from counterlens.report import render
 from counterlens.runs import Run
 from counterlens.types import Preprocess
+from counterlens.workflows.audit.attacks.radius import RADII, radius_curves
 from counterlens.workflows.audit.protocol import Inside, choose
-from counterlens.workflows.audit.radius import RADII, radius_curves
 from counterlens.workflows.audit.run import audit
 from counterlens.workflows.audit.settings import Settings
 
@@ -42,7 +42,8 @@ def curves(tmp_path_factory):
     run = Run.create(tmp_path_factory.mktemp("radius") / "run", "audit", {"model": "m"})
     asked = Settings(model="m", data="known", radius_curve=f"l2:{FAR}")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("counterlens.workflows.audit.radius.STEPS", 30)  # a plane needs no more
+        # a plane needs no more
+        patch.setattr("counterlens.workflows.audit.attacks.radius.STEPS", 30)
         radius_curves(
             run, model, known, np.arange(20), inside, [(other, inside)], asked, quiet=True
         )

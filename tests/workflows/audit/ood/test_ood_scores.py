@@ -16,9 +16,9 @@ from counterlens.metrics.intervals.closed_form import delong
 from counterlens.metrics.ood_scores import Head, fit
 from counterlens.models import load
 from counterlens.models.parts import features, head
-from counterlens.report.pages import ood_scores as page
-from counterlens.workflows.audit.ood_score_attack import ScoreModel
-from counterlens.workflows.audit.ood_score_tables import _mean_number
+from counterlens.report.pages.audit import ood_scores as page
+from counterlens.workflows.audit.ood.score_attack import ScoreModel
+from counterlens.workflows.audit.ood.tables import _mean_number
 from counterlens.workflows.audit.run import audit
 
 MODEL, DATA = "zoo:cifar10-plain-small", "sample:cifar10"

@@ -5,7 +5,7 @@ import torch
 
 from counterlens.ball import NORMS, Ball, check_radius
 from counterlens.errors import InputError
-from counterlens.workflows.audit.robustness import parse_attack
+from counterlens.workflows.audit.attacks.spec import parse_attack
 from counterlens.workflows.audit.run import audit
 from counterlens.workflows.explain.run import explain
 

@@ -22,14 +22,14 @@ from counterlens.metrics.intervals.closed_form import mean_interval
 from counterlens.runs import Run, key_part
 from counterlens.search import Extreme, lowest_confidence, worst_confidence
 from counterlens.types import Images, Scores
-from counterlens.workflows.audit.protocol import Inside, judged_model
-from counterlens.workflows.audit.robustness import (
+from counterlens.workflows.audit.attacks.search import (
     attacked_rows,
     model_logits,
-    parse_attack,
     pixels,
     search_settings,
 )
+from counterlens.workflows.audit.attacks.spec import parse_attack
+from counterlens.workflows.audit.protocol import Inside, judged_model
 from counterlens.workflows.audit.settings import Settings
 
 RADII = 8

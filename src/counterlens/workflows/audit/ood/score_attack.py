@@ -19,15 +19,16 @@ from counterlens.models.parts import FeatureNet
 from counterlens.runs import Run, key_part
 from counterlens.search.ensemble.extremes import BLIND_QUERIES, RESTARTS, STEPS, highest_output
 from counterlens.types import Images
-from counterlens.workflows.audit.ood_score_tables import Scored
-from counterlens.workflows.audit.robustness import (
+from counterlens.workflows.audit.attacks.search import (
     attacked_rows,
+    budget_ended,
     model_logits,
-    parse_attack,
     pixels,
     search_settings,
     write_trust,
 )
+from counterlens.workflows.audit.attacks.spec import parse_attack
+from counterlens.workflows.audit.ood.tables import Scored
 from counterlens.workflows.audit.settings import Settings
 
 Columns = tuple[int, ...] | None
@@ -103,7 +104,7 @@ def attack_scores(
         trust = result.trust.to_json()
         number = replace(number, trust=trust)
         if not result.complete:
-            ended = f"budget ended, {result.settled} of {len(x)} settled"
+            ended = budget_ended(result.settled, len(x))
             number = replace(number, low=0.0, bound="upper", reason=ended)
         run.add_numbers({f"ood_score.{key_part(other.name)}.{name}_worst_auroc": number})
         write_trust(run, f"worst-case {name} {other.name}", trust)

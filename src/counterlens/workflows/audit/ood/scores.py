@@ -30,10 +30,10 @@ from counterlens.predictions import predict
 from counterlens.progress import doing
 from counterlens.runs import Run, atomic, key_part
 from counterlens.types import Labels, Scores
-from counterlens.workflows.audit.ood_score_attack import Columns, attack_scores
-from counterlens.workflows.audit.ood_score_tables import Scored, set_numbers, write_tables
+from counterlens.workflows.audit.attacks.search import pixels
+from counterlens.workflows.audit.ood.score_attack import Columns, attack_scores
+from counterlens.workflows.audit.ood.tables import Scored, set_numbers, write_tables
 from counterlens.workflows.audit.protocol import Inside, Protocol, choose
-from counterlens.workflows.audit.robustness import pixels
 from counterlens.workflows.audit.settings import Settings
 from counterlens.workflows.audit.temperature import set_apart
 

@@ -1,7 +1,6 @@
 """The sections of an audit: accuracy, confidence, out-of-distribution, robustness, bias, doctor."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from counterlens.report.kit import plots
@@ -10,9 +9,6 @@ from counterlens.report.kit.blocks import (
     Block,
     Cell,
     Column,
-    Figure,
-    Protocols,
-    Row,
     Section,
     Table,
     Text,
@@ -21,22 +17,22 @@ from counterlens.report.kit.blocks import (
 from counterlens.report.kit.parts import (
     digits,
     galleries,
-    number_cell,
     number_list,
     number_matrix,
     status_badge,
     trust_badge,
 )
-from counterlens.report.pages import (
+from counterlens.report.pages.audit import (
     attacks,
+    confidence,
     corruptions,
     groups,
-    ood_scores,
+    ood,
     operating,
     slices,
 )
 from counterlens.runs import Number, Run
-from counterlens.runs.keys import SCALED, meaning, reasons, show, show_interval
+from counterlens.runs.keys import meaning, reasons, show, show_interval
 
 TABLES = (
     "per_class",
@@ -131,9 +127,9 @@ def sections(run: Run) -> list[Section]:
         groups.section(run),
         slices.section(run),
         _labels(numbers),
-        _confidence(run, numbers),
+        confidence.section(run),
         operating.section(run),
-        _ood(run, numbers),
+        ood.section(run),
         corruptions.section(run),
         attacks.section(run),
         _bias(numbers),
@@ -235,141 +231,6 @@ def _confusion_table(rows: Sequence[Mapping[str, Any]]) -> Table:
         Column("Share of the true class", numeric=True),
     ]
     return Table("Most frequent confusions", columns, body, sortable=True)
-
-
-def _confidence(run: Run, numbers: Mapping[str, Number]) -> Section:
-    blocks: list[Block] = []
-    figures = _reliability(run.table("reliability"))
-    rates = sorted((row["rate"], row["accuracy"]) for row in run.table("response_rate"))
-    if rates:
-        figures.append(_response(rates))
-    if figures:
-        blocks.append(Row(figures, small=True))
-    blocks += _calibration(_area(numbers, "calibration", "selective"))
-    lead = "Whether its confidence can be believed, and what it gains by declining to answer."
-    return Section("confidence", "Confidence", blocks, lead)
-
-
-def _calibration(found: Mapping[str, Number]) -> list[Block]:
-    """Each error as it is and after temperature, side by side."""
-    if not found:
-        return []
-    plain = sorted((k for k in found if not k.endswith(SCALED)), key=lambda k: "temperature" in k)
-    scaled = any(k.endswith(SCALED) for k in found)
-    rows = []
-    for key in plain:
-        cells = [replace(number_cell(key, found[key]), more="")]
-        if scaled:
-            after = found.get(key + SCALED)
-            cells.append(replace(number_cell(key, after), more="") if after else Cell(""))
-        count = Cell(f"{found[key].n:,}", sort=found[key].n)
-        rows.append([Cell(meaning(key).label, sub=key), *cells, count])
-    columns = [Column("Number"), Column("As it is", numeric=True)]
-    if scaled:
-        columns.append(Column("After temperature", numeric=True))
-    columns.append(Column("n", numeric=True))
-    told = [(meaning(key).label, number.protocol) for key, number in found.items()]
-    return [
-        Table("Calibration and selective answering", columns, rows, quiet=True),
-        Protocols(told),
-    ]
-
-
-def _reliability(rows: Sequence[Mapping[str, Any]]) -> list[Figure]:
-    words = {"before": "Reliability as it is", "after": "Reliability after temperature"}
-    legend = (
-        (plots.swatch(0, "bar s0"), "accuracy"),
-        (plots.swatch(0, "gap over"), "too sure"),
-        (plots.swatch(0, "gap under"), "not sure enough"),
-    )
-    figures = []
-    for when in dict.fromkeys(row["when"] for row in rows):
-        part = [row for row in rows if row["when"] == when]
-        data = Table(
-            f"Reliability, {when}",
-            [
-                Column("Bin"),
-                *(Column(c, numeric=True) for c in ("n", "Mean confidence", "Accuracy")),
-            ],
-            [
-                [
-                    Cell(f"{100 * r['bin_low']:.0f}–{100 * r['bin_high']:.0f} %"),
-                    Cell(f"{r['n']:,}"),
-                    Cell(show(r["confidence"] if r["n"] else None, "share")),
-                    Cell(show(r["accuracy"] if r["n"] else None, "share")),
-                ]
-                for r in part
-            ],
-        )
-        title = words.get(when, f"Reliability, {when}")
-        total = sum(r["n"] for r in part)
-        drawn = [r for r in part if r["n"]]
-        svg = plots.reliability(drawn, title=title)
-        caption = f"On the dashed line, confidence equals accuracy. n = {total:,}."
-        figures.append(Figure(title, svg, caption, legend, data))
-    return figures
-
-
-def _response(points: Sequence[tuple[float, float]]) -> Figure:
-    low = min(y for _, y in points)
-    svg = plots.curves(
-        [plots.Series("accuracy", points)],
-        title="Accuracy against response rate",
-        x_label="Share of images it answers, surest first",
-        y_label="Accuracy",
-        x_percent=True,
-        narrow=True,
-        ys=(max(0.0, (low * 20 // 1 - 1) / 20), 1.0),
-    )
-    sample = points[:: max(1, len(points) // 20)]
-    data = Table(
-        "Response rate and accuracy",
-        [Column("Response rate", numeric=True), Column("Accuracy", numeric=True)],
-        [[Cell(show(x, "share")), Cell(show(y, "share"))] for x, y in sample],
-    )
-    caption = "Left: it answers only when surest. Right: it answers always."
-    return Figure("Accuracy when it may decline", svg, caption, (), data)
-
-
-def _ood(run: Run, numbers: Mapping[str, Number]) -> Section:
-    blocks: list[Block] = []
-    matrix = number_matrix(numbers, "ood", caption="Detection per set", subject="Set")
-    if matrix:
-        blocks += matrix
-    blocks += ood_scores.blocks(run)
-    rows = run.table("confidence_hist")
-    names = list(dict.fromkeys(row["set"] for row in rows))
-    outside = {meaning(k).subject for k in numbers if meaning(k).area == "ood"}
-    inside = next((n for n in names if n == "in" or n not in outside), None)
-    reference = [row for row in rows if row["set"] == inside]
-    figures = [
-        _histogram(name, [row for row in rows if row["set"] == name], reference, str(inside))
-        for name in names
-        if name != inside
-    ]
-    if figures:
-        blocks.append(Row(figures, small=True))
-    groups = [
-        g for g in dict.fromkeys(r["group"] for r in run.table("gallery")) if g.startswith("ood:")
-    ]
-    titles = {g: f"{g.removeprefix('ood:')}: most confident" for g in groups}
-    blocks += galleries(run, groups, titles)
-    lead = "What it says about pictures that show none of its classes. It should be unsure."
-    return Section("ood", "Out of distribution", blocks, lead, "Out-of-distribution")
-
-
-def _histogram(
-    name: str,
-    rows: Sequence[Mapping[str, Any]],
-    reference: Sequence[Mapping[str, Any]],
-    inside: str,
-) -> Figure:
-    svg = plots.histogram(rows, reference, title=f"Confidence on {name}")
-    legend = [(plots.swatch(1, "bar s1"), name)]
-    if reference:
-        legend.append((plots.swatch(0, "outline"), "its own data" if inside == "in" else inside))
-    n = sum(row.get("n") or 0 for row in rows)
-    return Figure(name, svg, f"n = {n:,}" if n else "", legend)
 
 
 def _bias(numbers: Mapping[str, Number]) -> Section | None:

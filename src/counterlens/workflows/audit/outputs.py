@@ -1,0 +1,37 @@
+"""Outputs of the audited model for whole sets, computed once."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from counterlens.classifier import Classifier
+from counterlens.images import ImageSet
+from counterlens.predictions import predict
+from counterlens.runs import Run, key_part
+from counterlens.workflows.audit.settings import Settings
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """Outputs of one model, computed once and stored for a resumed run."""
+
+    run: Run
+    classifier: Classifier
+    settings: Settings
+
+    def __call__(self, images: ImageSet, role: str) -> Tensor:
+        """Outputs for a whole set, from the state of an interrupted run where it has them."""
+        path = self.run.path("state", f"outputs-{role}-{key_part(images.name)}.npy")
+        if path.exists():
+            return torch.from_numpy(np.load(path))
+        found = predict(
+            self.classifier,
+            images,
+            batch=self.settings.batch or "auto",
+            workers="auto" if self.settings.workers is None else self.settings.workers,
+            progress=not self.settings.quiet,
+            out=path,
+        )
+        return torch.as_tensor(found.logits)
