@@ -1,5 +1,6 @@
 """Counterfactual generative networks: shape, texture and background drawn independently.
 
+compose       counterfactual photographs, without a generator
 train         train them on a coloured or textured MNIST
 import_cgn    read the networks of the paper's own code
 show          sheets of what they draw
@@ -8,7 +9,7 @@ evaluate      classifiers trained on them, measured
 
 >>> import counterlens as cl
 >>> sorted(cl.cgn.__all__)
-['evaluate', 'generate', 'import_cgn', 'show', 'train']
+['compose', 'evaluate', 'generate', 'import_cgn', 'show', 'train']
 """
 
 from typing import TYPE_CHECKING
@@ -16,17 +17,19 @@ from typing import TYPE_CHECKING
 from counterlens.lazy import lazily
 
 if TYPE_CHECKING:
+    from counterlens.workflows.cgn.compose import compose
     from counterlens.workflows.cgn.evaluate import evaluate
     from counterlens.workflows.cgn.generate import generate
     from counterlens.workflows.cgn.reference import import_cgn
     from counterlens.workflows.cgn.sheets import show
     from counterlens.workflows.cgn.train import train_cgn as train
 
-__all__ = ["evaluate", "generate", "import_cgn", "show", "train"]
+__all__ = ["compose", "evaluate", "generate", "import_cgn", "show", "train"]
 
 __getattr__, __dir__ = lazily(
     "counterlens.cgn",
     {
+        "compose": "workflows.cgn.compose",
         "evaluate": "workflows.cgn.evaluate",
         "generate": "workflows.cgn.generate",
         "import_cgn": "workflows.cgn.reference",

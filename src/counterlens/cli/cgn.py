@@ -1,4 +1,4 @@
-"""The commands around counterfactual generative networks of digits."""
+"""The commands around counterfactual generative networks of digits and of photographs."""
 
 from typing import Annotated
 
@@ -7,6 +7,7 @@ import typer
 from counterlens.cli.commands import command
 from counterlens.cli.options import app, finish
 from counterlens.workflows.cgn.options import (
+    CgnComposeOptions,
     CgnEvaluateOptions,
     CgnGenerateOptions,
     CgnImportOptions,
@@ -16,7 +17,7 @@ from counterlens.workflows.cgn.options import (
 
 cgn = typer.Typer(
     name="cgn",
-    help="Counterfactual generative networks on MNIST: train, import, generate, show, evaluate.",
+    help="Counterfactual images: composed of photographs, or of digits by CGNs.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -30,6 +31,20 @@ Files = Annotated[
     list[str],
     typer.Argument(metavar="FILE...", help="Checkpoints (.pth) of the reference CGN code."),
 ]
+
+
+Photographs = Annotated[
+    str, typer.Argument(metavar="DATA", help="Labelled photographs: a folder or any other spec.")
+]
+
+
+@command(cgn, CgnComposeOptions, example="pets/ --mask masks/ --count 2000")
+def compose(data: Photographs, options: CgnComposeOptions) -> None:
+    """Compose counterfactual photographs: shape, texture and background of three images each."""
+    from counterlens.workflows.cgn.compose import compose as run_compose
+
+    result = run_compose(data, options=options)
+    finish(result, as_json=options.json, quiet=options.quiet)
 
 
 @command(cgn, CgnTrainOptions, example="wildlife --mnist known:mnist@data --seeds 0-2")

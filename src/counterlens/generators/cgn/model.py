@@ -129,7 +129,9 @@ class CGN(nn.Module):
         return shuffled(out, places, self.shuffle)
 
 
-def compose(mask: Masks, front: Fills, behind: Fills) -> Fills:
+def compose(
+    mask: Float[Tensor, "*b 1 h w"], front: Float[Tensor, "*b c h w"], behind: Tensor
+) -> Float[Tensor, "*b c h w"]:
     """The picture: the object where the mask is, the background elsewhere.
 
     Equation: cgn2021 (2)   x = m ⊙ f + (1 − m) ⊙ b

@@ -146,7 +146,8 @@ def _pictures(run: Run) -> Section | None:
     for row in run.table("gallery"):
         embedded = embed(run, row["image"])
         if embedded:
-            drawn = "figure" in row["image"]  # sheets of pixels are enlarged, drawings are not
+            # sheets of digits are enlarged, drawings and photographs are not
+            drawn = "figure" in row["image"] or row["group"] == "photographs"
             style = "max-width:100%" if drawn else "width:100%;image-rendering:pixelated"
             image = f'<img src="{embedded[0]}" alt="{escape(row["label"])}" style="{style}">'
             blocks.append(Figure(str(row["label"]), Markup(image)))

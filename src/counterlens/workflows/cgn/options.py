@@ -1,5 +1,7 @@
 """What the commands around counterfactual generative networks can be asked to do."""
 
+from pathlib import Path
+
 from counterlens.workflows._shared.options import Compute, Output, Resumable, option, record
 
 
@@ -128,3 +130,46 @@ class CgnEvaluateOptions(Output, Resumable, Compute, Digits):
         10_000, help="Test images whose heat maps are measured.", unit="N", group="Measures"
     )
     tsne: int = option(3840, help="Images per t-SNE panel; 0: none.", unit="N", group="Measures")
+
+
+@record
+class CgnComposeOptions(Output, Resumable, Compute):
+    """Options of cgn compose."""
+
+    count: int = option(
+        2000, help="Images to generate of each, in one set.", unit="N", group="Images"
+    )
+    size: int = option(128, help="Side of the images in pixels.", unit="N", group="Images")
+    sheets: int = option(4, help="How many sheets, ten classes each.", unit="N", group="Images")
+    limit: int | None = option(
+        None, help="Use only this many images of each set.", unit="N", group="Images"
+    )
+    mask: tuple[str, ...] = option(
+        (),
+        help="Mask of the object. FOLDER, one named as each image; key:NAME of the pack; U2-Net as "
+        "FILE.onnx; sam:FOLDER or sam:OWNER/MODEL, shown the centre. Default: the pack's own.",
+        unit="MASK",
+        group="Factors",
+    )
+    texture: str = option(
+        "patches",
+        help="patches: a grid of 6 x 6 windows of another object; own: the object's pixels.",
+        group="Factors",
+        choices=("patches", "own"),
+    )
+    background: str = option(
+        "swap",
+        help="swap: another image's, its object's box tiled over; inpaint: the same, painted over; "
+        "own: as photographed.",
+        group="Factors",
+        choices=("swap", "inpaint", "own"),
+    )
+    inpainter: Path | None = option(
+        None, help="MI-GAN as ONNX, for inpaint.", unit="FILE", group="Factors"
+    )
+    mix: str = option(
+        "any",
+        help="Classes of texture and background: any, independent of the shape's; other; same.",
+        group="Factors",
+        choices=("any", "other", "same"),
+    )
