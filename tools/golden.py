@@ -219,6 +219,8 @@ COMMANDS: dict[str, str] = {
     "cgn-import": "counterlens cgn import inputs/reference-cgn.pth --dataset wildlife {to} -q",
     "cgn-show-import": "counterlens cgn show cgn-import/run/seed-0 --sheets 1 {run}",
     "cgn-generate": "counterlens cgn generate zoo:coloured-mnist-cgn --count 200 --ratio 2 {run}",
+    "cgn-compose": "counterlens cgn compose pack:inputs/masked.npz --count 20 --size 64 "
+    "--mask key:mask {run}",
     "cgn-show": "counterlens cgn show zoo:wildlife-mnist-cgn --sheets 1 {run}",
     "cgn-evaluate": "counterlens cgn evaluate double-coloured --cgn cgn-train/run "
     f"--gan cgn-train-gan/run {DIGITS} --count 100 --epochs 1 --seen 10 --tsne 20 {{run}}",
@@ -401,6 +403,7 @@ def make_inputs(folder: Path) -> None:
         ("cifar10", "test", 60),
     ):
         _cut(sample, folder / f"{name}.npz", count)
+    _cut("cifar10", folder / "masked.npz", 40, masks=True)
     _cut("cifar10-calibration", folder / "fix.npz", 200, side=True)
     _cut("cifar10", folder / "check.npz", 200, side=True)
     with np.load(folder / "test.npz") as test:
@@ -415,8 +418,13 @@ def make_inputs(folder: Path) -> None:
     _reference_cgn(folder / "reference-cgn.pth")
 
 
-def _cut(sample: str, path: Path, count: int, *, side: bool = False) -> None:
-    """The first pictures of a shipped sample, as a packed set; `side` adds a column of groups."""
+def _cut(sample: str, path: Path, count: int, *, side: bool = False, masks: bool = False) -> None:
+    """The first pictures of a shipped sample, as a packed set.
+
+    Args:
+        side: add a column of groups.
+        masks: add masks of their middles.
+    """
     from importlib import resources
 
     import numpy as np
@@ -432,6 +440,9 @@ def _cut(sample: str, path: Path, count: int, *, side: bool = False) -> None:
         }
     if side:
         parts["side"] = np.arange(count) // 7 % 2
+    if masks:
+        parts["mask"] = np.zeros((count, 32, 32), np.uint8)
+        parts["mask"][:, 8:24, 8:24] = 1
     with path.open("wb") as out, zipfile.ZipFile(out, "w") as archive:
         for key, value in parts.items():  # as numpy.savez, without a time stamp
             with archive.open(zipfile.ZipInfo(f"{key}.npy"), "w") as member:
