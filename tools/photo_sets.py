@@ -6,6 +6,7 @@ SOURCE has photos_imagenette_train.npz, photos_imagewoof_train.npz, photos_pets_
 same with _test (packed sets: encoded, offsets, labels, classes). OUT gets
 
     photos-train.npz               all classes: ten things and scenes, ten and 37 breeds
+    photos-test.npz                the test photographs of all sources, all classes
     photos-coarse-train.npz        eleven classes: nine things and scenes, dog, cat
     photos-coarse-test-NAME.npz    the test photographs of a source under the same eleven classes
 
@@ -101,8 +102,12 @@ def make(source: Path, out: Path) -> None:
         }
         for part in ("train", "test")
     )  # fmt: skip
-    for file, coarse in (("photos-train", False), ("photos-coarse-train", True)):
-        print(f"{file}.npz: {joined(train, out / f'{file}.npz', coarse=coarse)} photographs")
+    plans = (
+        ("photos-train", train, False), ("photos-test", test, False),
+        ("photos-coarse-train", train, True),
+    )  # fmt: skip
+    for file, sets, coarse in plans:
+        print(f"{file}.npz: {joined(sets, out / f'{file}.npz', coarse=coarse)} photographs")
     classes = coarse_classes({name: images.classes for name, images in train.items()})
     for name, images in test.items():
         path = out / f"photos-coarse-test-{name}.npz"

@@ -15,8 +15,9 @@ from counterlens.errors import InputError
 from counterlens.generators.diffusion import model as latent
 from counterlens.generators.diffusion.tiny import Shape, build
 from counterlens.losses.diffusion import Autoencoder, velocity
-from counterlens.workflows.train.captioned import kinds_of, latents, noised
+from counterlens.workflows.train.captioned import kinds_of, noised
 from counterlens.workflows.train.diffusion import train_diffusion
+from counterlens.workflows.train.latents import latents, scaled, stored_latents
 
 pytest.importorskip("diffusers")
 TINY = [
@@ -135,6 +136,38 @@ def test_views_are_crops_of_the_side_and_their_latents_are_in_half_precision(rng
     assert torch.equal(z, latents(net, pixels, crops=(4, 16)))  # by the seed alone
     whole = latents(net, pixels)
     assert whole.shape == (3, 2, 4, 10, 10)
+
+
+def test_normalised_channels_leave_reconstructions_and_the_posterior_as_they_were(rng):
+    """Of x the pictures, of z the standard score, and KL to the same posterior in new units."""
+    vae = build(Shape(side=16, vae=(8, 8)), ["a cat"], seed=1).vae.double().requires_grad_(False)
+    x = 2 * torch.rand(6, 3, 16, 16, generator=rng, dtype=torch.float64) - 1
+    before = vae.encode(x).latent_dist
+    pictures = vae.decode(before.mean).sample
+    z = before.mean[:, None].clone()
+    mean, std = z.mean((0, 1, 3, 4)), z.transpose(0, 2).flatten(1).std(1, correction=0)
+    new, _, scale = scaled(vae, z, z[:, 0], each=True)
+    after = vae.encode(x).latent_dist
+    assert scale == 1.0 and vae.config.scaling_factor == 1.0
+    tight = {"rtol": 1e-4, "atol": 1e-5}
+    wanted = (before.mean - mean.view(-1, 1, 1)) / std.view(-1, 1, 1)
+    torch.testing.assert_close(after.mean, wanted, **tight)
+    torch.testing.assert_close(new[:, 0].double(), wanted, rtol=1e-2, atol=2e-3)
+    torch.testing.assert_close(after.std, before.std / std.view(-1, 1, 1), **tight)
+    torch.testing.assert_close(vae.decode(after.mean).sample, pictures, **tight)
+
+
+def test_latents_are_stored_for_the_weights_they_are_of(tmp_path):
+    made = []
+
+    def make():
+        made.append(1)
+        return torch.full((2, 3), float(len(made)))
+
+    file, device = tmp_path / "latents.pt", torch.device("cpu")
+    first = stored_latents(file, "a", make, device)
+    assert torch.equal(stored_latents(file, "a", make, device), first) and made == [1]
+    assert stored_latents(file, "b", make, device)[0, 0] == 2
 
 
 def test_a_velocity_and_the_noisy_latents_give_back_noise_and_latents(rng):

@@ -170,13 +170,35 @@ def save(model: LatentDiffusion, folder: Path, *, card: Mapping[str, Any]) -> No
     """Write a diffusers folder in half precision, with its card."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, net in (("vae", model.vae), ("unet", model.unet), ("text_encoder", model.text)):
-        half = nn.Module.to(copy.deepcopy(net).cpu(), torch.float16)
-        half.save_pretrained(folder / name, safe_serialization=True)  # type: ignore[operator]
+        _save_half(net, folder / name)
     model.tokenizer.save_pretrained(folder / "tokenizer")
     scheduler = scheduler_config(model.schedule)
     write_json(folder / "scheduler" / "scheduler_config.json", scheduler)
     write_json(folder / "model_index.json", _INDEX)
     write_json(folder / "card.json", {"schema": 1, **card})
+
+
+def _save_half(net: nn.Module, folder: Path) -> None:
+    half = nn.Module.to(copy.deepcopy(net).cpu(), torch.float16)
+    half.save_pretrained(folder, safe_serialization=True)  # type: ignore[operator]
+
+
+def save_autoencoder(model: LatentDiffusion, folder: Path, *, card: Mapping[str, Any]) -> None:
+    """Write the autoencoder of a model alone, in half precision, with a card."""
+    folder.mkdir(parents=True, exist_ok=True)
+    _save_half(model.vae, folder / "vae")
+    write_json(folder / "card.json", {"schema": 1, **card})
+
+
+def is_autoencoder(folder: Path) -> bool:
+    """Whether a folder holds an autoencoder alone."""
+    return (folder / "vae").is_dir() and not (folder / "model_index.json").is_file()
+
+
+def load_autoencoder(folder: Path) -> nn.Module:
+    """The autoencoder that `save_autoencoder` wrote, in float32."""
+    vae: nn.Module = _opened(libraries()[0].AutoencoderKL, str(folder), "vae")
+    return vae.float().eval().requires_grad_(False)
 
 
 _INDEX = {

@@ -16,7 +16,7 @@ from counterlens.data.batches import Draws, flip
 from counterlens.data.synthetic import captions
 from counterlens.errors import InputError
 from counterlens.generators.diffusion.schedule import Schedule
-from counterlens.losses.diffusion import Autoencoder, velocity
+from counterlens.losses.diffusion import velocity
 from counterlens.types import Preprocess
 from counterlens.workflows.train.datasets import check_labels, decoded
 from counterlens.workflows.train.recipe import ClipRecipe, DenoiserRecipe, DiffusionRecipe
@@ -142,34 +142,6 @@ def tokens(tokenizer: Any, texts: Sequence[Sequence[str]]) -> Int[Tensor, "n v t
     ).input_ids
     table = torch.tensor(ids, dtype=torch.int32)
     return table[torch.tensor([[places[text] for text in row] for row in texts])]
-
-
-@torch.no_grad()
-def latents(
-    net: Autoencoder,
-    pixels: UInt8[Tensor, "n 3 h w"],
-    *,
-    crops: tuple[int, int] | None = None,
-    seed: int = 0,
-    part: int = 512,
-) -> Float[Tensor, "n v c y x"]:
-    """Unscaled latents of all pictures in half precision: of each and of its mirror image.
-
-    Args:
-        crops: a number of random crops of each picture and their side, in place of these two.
-    """
-    vae: Any = net.vae
-    generator = torch.Generator(pixels.device).manual_seed(seed)
-    parts = []
-    for some in torch.split(pixels, part):
-        if crops:
-            views = [square_crop(some, crops[1], generator) for _ in range(crops[0])]
-        else:
-            x = some.float() / 127.5 - 1
-            views = [x, x.flip(3)]
-        means = [vae.quant_conv(vae.encoder(x)).chunk(2, dim=1)[0] for x in views]
-        parts.append(torch.stack(means, 1).to(torch.float16))
-    return torch.cat(parts)
 
 
 class PixelBatches:

@@ -56,12 +56,12 @@ from counterlens.workflows.train.captioned import (
     LatentBatches,
     PixelBatches,
     gather,
-    latents,
     noised,
     tokens,
 )
 from counterlens.workflows.train.datasets import decoded, default_cache
 from counterlens.workflows.train.diffusion_quality import References, evaluate
+from counterlens.workflows.train.latents import latents, scaled, stored_latents, weights_key
 from counterlens.workflows.train.options import DiffusionOptions
 from counterlens.workflows.train.recipe import (
     DIFFUSION_RECIPES,
@@ -96,8 +96,9 @@ class _Job:
 def train_diffusion(data: Sequence[str], options: DiffusionOptions) -> Result:
     """Train, export to RUN/model, draw samples and measure them.
 
-    After `max_minutes` what there is of the second stage is exported and measured; repeat with
-    `resume` to go on.
+    After `max_minutes` what there is of the second stage is exported; repeat with `resume` to go
+    on. With `unet.steps=0` the autoencoder is trained alone, and with `vae.steps=0` and `start`
+    the denoiser on the latents of an autoencoder that is there.
 
     Args:
         data: specs of labelled sets; the first one's last images are held out.
@@ -126,8 +127,9 @@ def train_diffusion(data: Sequence[str], options: DiffusionOptions) -> Result:
         return Result(run)
     second = _second(job, model, images, first)
     _export(job, model, images, second)
-    _measure(job, model, images)
     if second.done:
+        _measure(job, model, images)
+        (run.folder / "state" / "latents.pt").unlink(missing_ok=True)
         end(run, log)
         log(f"done in {(time.monotonic() - began) / 60:.1f} min.")
     else:
@@ -146,15 +148,24 @@ def _model(job: _Job, images: Captioned) -> LatentDiffusion:
 
 
 def _start(model: LatentDiffusion, folder: Path) -> LatentDiffusion:
-    """Begin with the weights and the vocabulary of an earlier model."""
+    """Begin with the weights and the vocabulary of an earlier model, or its autoencoder alone."""
+    if latent.is_autoencoder(folder):
+        _same(model.vae, latent.load_autoencoder(folder), folder)
+        return model
     given = latent.load(folder)
-    pairs = (model.vae, given.vae), (model.unet, given.unet), (model.text, given.text)
+    for mine, theirs in (
+        (model.vae, given.vae), (model.unet, given.unet), (model.text, given.text),
+    ):  # fmt: skip
+        _same(mine, theirs, folder)
+    return replace(model, tokenizer=given.tokenizer)
+
+
+def _same(mine: nn.Module, theirs: nn.Module, folder: Path) -> None:
+    """Take over the weights of a network of the same shapes."""
     try:
-        for mine, theirs in pairs:
-            mine.load_state_dict(theirs.state_dict())
+        mine.load_state_dict(theirs.state_dict())
     except RuntimeError as error:
         raise InputError(f"start={folder} has other shapes than asked for: {error}") from error
-    return replace(model, tokenizer=given.tokenizer)
 
 
 def _first(job: _Job, model: LatentDiffusion, images: Captioned) -> Autoencoder | None:
@@ -164,6 +175,7 @@ def _first(job: _Job, model: LatentDiffusion, images: Captioned) -> Autoencoder 
     generator = torch.Generator(job.device)
     crop = job.recipe.side if job.recipe.stored else None
     batches = PixelBatches(images, recipe.batch, model.shape, generator, crop=crop)
+    distance = lpips.load(recipe.lpips, device=job.device) if recipe.lpips else None
 
     @torch.no_grad()
     def judge(trained: nn.Module, step: int) -> dict[str, float]:
@@ -173,9 +185,14 @@ def _first(job: _Job, model: LatentDiffusion, images: Captioned) -> Autoencoder 
             noise = torch.zeros(len(x), *model.shape, device=x.device)
             rebuilt.append(trained(x, noise)[0].clamp(-1, 1) / 2 + 0.5)
             wanted.append(x / 2 + 0.5)
-        return {"held_out.psnr": psnr(torch.cat(rebuilt), torch.cat(wanted))}
+        pair = torch.cat(rebuilt), torch.cat(wanted)
+        found = {"held_out.psnr": psnr(*pair)}
+        if distance is not None:
+            parts = zip(torch.split(pair[0], 250), torch.split(pair[1], 250), strict=True)
+            found["held_out.lpips"] = torch.cat([distance(*part) for part in parts]).mean().item()
+        return found
 
-    team, phase = _team(net, job)
+    team, phase = _team(net, job, distance)
     progress, trained = _fit(job, "vae", team, batches, generator, judge, phase=phase)
     if not progress.done:
         job.log(f"not finished: repeat the command with --resume ({job.run.folder}).")
@@ -186,7 +203,9 @@ def _first(job: _Job, model: LatentDiffusion, images: Captioned) -> Autoencoder 
     return result
 
 
-def _team(net: nn.Module, job: _Job) -> tuple[list[Trainable], Callable[[int], bool]]:
+def _team(
+    net: nn.Module, job: _Job, distance: lpips.Lpips | None
+) -> tuple[list[Trainable], Callable[[int], bool]]:
     """The autoencoder, alone or with a critic; and whether the critic takes part in an update."""
     recipe = job.recipe.vae
     optimizer = _adam(net, recipe)
@@ -195,7 +214,6 @@ def _team(net: nn.Module, job: _Job) -> tuple[list[Trainable], Callable[[int], b
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(job.options.seed)
         critic = PatchCritic().to(job.device)
-    distance = lpips.load(recipe.lpips, device=job.device) if recipe.lpips else None
     begins = round(recipe.critic_from * recipe.steps)
     loss = Sharpness(
         critic, distance, recipe.perceptual, recipe.adversarial, recipe.kl, begins=begins
@@ -210,22 +228,11 @@ def _team(net: nn.Module, job: _Job) -> tuple[list[Trainable], Callable[[int], b
 
 def _second(job: _Job, model: LatentDiffusion, images: Captioned, first: Autoencoder) -> Progress:
     """Text encoder and UNet on the latents; `model` then holds the averaged weights of all."""
-    began = time.monotonic()
-    first = first.to(job.device)
-    crops = (job.recipe.views, job.recipe.side) if job.recipe.stored else None
-    z = latents(first, images.x, crops=crops, seed=job.options.seed)
-    held = latents(first, images.held)[:, 0].float()
-    scale = 1 / z.float().std().item()
-    model.vae.load_state_dict(first.vae.state_dict())
-    model.vae.register_to_config(scaling_factor=scale)  # type: ignore[operator]
-    z, held = (z.float() * scale).to(torch.float16), held * scale
+    z, held = _latents(job, model, images, first)
     ids = tokens(model.tokenizer, images.texts).to(job.device)
     empty = tokens(model.tokenizer, [[""]])[0, 0].to(job.device)
     held_ids = (
         tokens(model.tokenizer, [[text] for text in images.held_texts])[:, 0].to(job.device).long()
-    )
-    job.log(
-        f"{len(z)} × {z.shape[1]} latents, scale {scale:.4f} ({time.monotonic() - began:.1f} s)"
     )
     net = _on(Denoiser(model.unet, model.text), job.device)
     generator = torch.Generator(job.device)
@@ -256,6 +263,28 @@ def _second(job: _Job, model: LatentDiffusion, images: Captioned, first: Autoenc
     for part in (model.vae, model.unet, model.text):
         part.eval().requires_grad_(False).to(job.device)
     return progress
+
+
+def _latents(
+    job: _Job, model: LatentDiffusion, images: Captioned, first: Autoencoder
+) -> tuple[Tensor, Tensor]:
+    """Scaled latents of the training images and of the held-out ones; the model's scale is set.
+
+    Those of random crops take a while, so they are stored until the training is finished.
+    """
+    began, recipe = time.monotonic(), job.recipe
+    first = first.to(job.device)
+    crops = (recipe.views, recipe.side) if recipe.stored else None
+    made = partial(latents, first, images.x, crops=crops, seed=job.options.seed)
+    file = job.run.folder / "state" / "latents.pt"
+    z = stored_latents(file, weights_key(first), made, job.device) if crops else made()
+    held = latents(first, images.held)[:, 0].float()
+    model.vae.load_state_dict(first.vae.state_dict())
+    z, held, scale = scaled(model.vae, z, held, each=recipe.normalise)
+    job.log(
+        f"{len(z)} × {z.shape[1]} latents, scale {scale:.4f} ({time.monotonic() - began:.1f} s)"
+    )
+    return z, held
 
 
 def _adam(net: nn.Module, recipe: AutoencoderRecipe | DenoiserRecipe) -> torch.optim.Optimizer:
@@ -320,7 +349,10 @@ def _rate(recipe: AutoencoderRecipe | DenoiserRecipe) -> dict[str, Any]:
 
 
 def _export(job: _Job, model: LatentDiffusion, images: Captioned, progress: Progress) -> None:
-    """Write RUN/model: a diffusers folder in half precision with its card."""
+    """Write RUN/model: a diffusers folder in half precision with its card.
+
+    Without a denoiser it holds the autoencoder alone.
+    """
     rows = {stage: job.run.table(f"epochs_{stage}") for stage in ("vae", "unet")}
     card = {
         "name": job.recipe.name,
@@ -338,13 +370,16 @@ def _export(job: _Job, model: LatentDiffusion, images: Captioned, progress: Prog
             "finished": progress.done,
         },
     }
-    latent.save(model, job.run.folder / "model", card=card)
+    save = latent.save if job.recipe.unet.steps else latent.save_autoencoder
+    save(model, job.run.folder / "model", card=card)
     size = sum(f.stat().st_size for f in (job.run.folder / "model").rglob("*") if f.is_file())
     job.log(f"exported {size / 1e6:.1f} MB to {job.run.folder / 'model'}")
 
 
 def _measure(job: _Job, model: LatentDiffusion, images: Captioned) -> None:
-    """Draw samples with the exported model and measure them."""
+    """Draw samples with the exported model and measure them; without an untrained denoiser."""
+    if not (job.recipe.unet.steps and job.recipe.samples):
+        return
     options, side = job.options, job.recipe.side
     size = Preprocess((side, side))
     held = decoded(open_set(options.test), size, cache=job.cache) if options.test else None

@@ -204,6 +204,7 @@ class DiffusionRecipe:
         variants: captions of each image.
         kinds: NAME=KIND of classes whose name does not say it, such as "beagle=dog".
         schedule: "stable-diffusion", or "cosine", with which the network predicts the velocity.
+        normalise: bring each channel of the latents to mean 0 and deviation 1, not all together.
     """
 
     name: str = "cifar10-diffusion"
@@ -214,6 +215,7 @@ class DiffusionRecipe:
     variants: int = 6
     kinds: tuple[str, ...] = ()
     schedule: str = "stable-diffusion"
+    normalise: bool = False
     shares: tuple[float, ...] = (0.7, 0.3)
     shape: ModelSizes = ModelSizes()
     vae: AutoencoderRecipe = AutoencoderRecipe()
@@ -242,6 +244,7 @@ DIFFUSION_RECIPES = {
         variants=8,
         kinds=tuple(f"{breed}=dog" for breed in _DOGS),
         schedule="cosine",
+        normalise=True,
         shape=ModelSizes(
             vae=(64, 128, 192, 192), latents=8, unet=(192, 352), heads=4, text=192, layers=3,
             tokens=32, merges=900,
