@@ -226,8 +226,8 @@ def work(stage: str, job: Job) -> bool:
 def draw_samples(job: Job) -> bool:
     """Samples of each class, without loss, and a sheet of ten of each."""
     from counterlens.classifier import pick_device
-    from counterlens.data.made import captions
     from counterlens.data.sources.packed import write_pack
+    from counterlens.data.synthetic import captions
     from counterlens.generators.diffusion import model as latent
     from counterlens.workflows.train.diffusion_quality import GUIDANCE, STEPS, samples, sheet
 
