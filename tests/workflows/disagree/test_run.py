@@ -82,6 +82,23 @@ def test_found_images_pull_the_two_apart_and_are_measured_from_disk(folder, tmp_
     assert made.table("drawable")[0]["n"] == 8
 
 
+def test_a_replayed_network_makes_the_same_images(folder, tmp_path, monkeypatch):
+    """Without a GPU a recording is a plain function: the images are those of the plain network."""
+    with pytest.raises(InputError, match="graphs needs a CUDA device, the generator is on cpu"):
+        run(folder, tmp_path / "refused", graphs=True)
+    plain = run(folder, tmp_path / "plain")
+    used = []
+    real = generating.recorded
+    monkeypatch.setattr(generating, "recorded", lambda *a, **k: used.append(k) or real(*a, **k))
+    monkeypatch.setattr("counterlens.workflows.disagree.run.check_graphs", lambda *given: None)
+    replayed = run(folder, tmp_path / "replayed", graphs=True)
+    assert used and used[0]["keep"] == 1  # of three steps that fit
+    for row, other in zip(
+        plain.table("disagreements"), replayed.table("disagreements"), strict=True
+    ):
+        assert abs(row["p_up"] - other["p_up"]) < 0.02
+
+
 def test_findings_end_on_real_photographs(folder, tmp_path):
     data = tmp_path / "data"
     for name, colour in (("cat", (200, 30, 30)), ("dog", (30, 30, 200))):

@@ -121,6 +121,32 @@ def test_everything_on_the_way_is_in_the_run_and_measured_from_disk(folder, pict
     assert all(words in page for words in ("Guides and judges", "reconstruction", "Attention"))
 
 
+def test_weights_in_half_precision_and_changed_settings_reach_the_search(
+    folder, pictures, tmp_path, monkeypatch
+):
+    """What the search was given is read where it is called."""
+    seen = []
+    real = workflow.uvce
+
+    def looking(model, *given, settings, **more):
+        seen.append((next(model.unet.parameters()).dtype, settings))
+        return real(model, *given, settings=settings, **more)
+
+    monkeypatch.setattr(workflow, "uvce", looking)
+    changes = ["text_rate=0.3", "cuts=2", "edit.pixel_weight=7"]
+    made = run(folder, pictures, tmp_path / "run", images=("a.png",), target=["bridge"],
+               half=True, changes=changes, rounds=0)  # fmt: skip
+    ((kind, settings),) = seen
+    assert made.done and kind == torch.bfloat16
+    assert settings.chain.text_rate == 0.3 and settings.chain.cuts == 2
+    assert settings.pixel_weight == 7.0 and settings.chain.updates == 1
+    assert made.manifest["settings"]["changes"] == changes
+    with pytest.raises(InputError, match="expected KEY=VALUE with"):
+        run(folder, pictures, tmp_path / "wrong", target=["bridge"], changes=["text_rat=1"])
+    with pytest.raises(InputError, match="cannot be set, expected one of latent_weight"):
+        run(folder, pictures, tmp_path / "wrong", target=["bridge"], changes=["edit.pixels=1"])
+
+
 def test_a_stopped_run_goes_on_with_the_next_case(folder, pictures, tmp_path, monkeypatch):
     whole = run(folder, pictures, tmp_path / "whole", target=["bridge"])
     monkeypatch.setattr(edit_memory, "MOST", 1)

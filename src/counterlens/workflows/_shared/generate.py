@@ -21,6 +21,7 @@ from counterlens.classifier import Classifier
 from counterlens.data.synthetic import captions
 from counterlens.errors import InputError
 from counterlens.explanations.counterfactuals.targets import class_named
+from counterlens.generators.diffusion.cuda_graph import recorded
 from counterlens.generators.diffusion.cutouts import seen
 from counterlens.generators.diffusion.memory import room, steps_to_keep
 from counterlens.generators.diffusion.model import LatentDiffusion
@@ -210,6 +211,7 @@ class Generation:
         memory: budget such as 12GB; None takes most of what is free.
         log: takes lines of progress.
         workers: None computes here.
+        graphs: the network is recorded and replayed, see `cuda_graph`.
     """
 
     run: Run
@@ -220,6 +222,7 @@ class Generation:
     memory: str | None
     log: Log
     workers: Workers | None = None
+    graphs: bool = False
 
     def exists(self, request: Request) -> bool:
         """Whether the image of a request is in the run."""
@@ -243,11 +246,14 @@ def _distribute(job: Generation, workers: Workers, requests: Sequence[Request]) 
     local = torch.cuda.device_count() / workers.gpus if workers.gpus else os.cpu_count() or 1
     count = workers.most or max(1, int(local))
     folder, memory = job.run.folder.resolve(), job.memory
-    terms, settings = job.terms, job.settings
+    terms, settings, graphs = job.terms, job.settings, job.graphs
 
     def make() -> Work:
         model, nets = workers.make()
-        own = Generation(Run.open(folder), model, nets, terms, settings, memory, lambda line: None)
+        own = Generation(
+            Run.open(folder), model, nets, terms, settings, memory, lambda line: None,
+            graphs=graphs,
+        )  # fmt: skip
         share = 1 if workers.gpus or memory else count
         budget = room(memory, model.device) // share
 
@@ -278,13 +284,25 @@ def _generate_all(job: Generation, waiting: Sequence[Request], budget: int) -> N
             terms = job.terms(job.nets, some)
             return steps_to_keep(model, _begin(model, some, settings), settings, budget, terms)
 
+    replays: dict[int, LatentDiffusion] = {}
+
     def make(batch: Sequence[Request], stored: StoredSteps) -> None:
+        own = job
+        if job.graphs and stored != "blocks":
+            keep = KEPT_BY_GRAPHS * (settings.steps if stored is None else stored)
+            if int(keep) not in replays:
+                replays.clear()  # gives memory back before more is taken
+                replays[int(keep)] = recorded(model, keep=int(keep))
+            own = replace(job, model=replays[int(keep)])
         with _all_frozen(job.nets):
-            _generate(job, batch, stored)
+            _generate(own, batch, stored)
 
     in_parts(waiting, plan, make, steps=settings.steps, log=job.log)
 
 
+KEPT_BY_GRAPHS = 0.5
+"""Steps that recordings store of those that fit: on an H200 4 of 6 and 2 of 4, as each recording
+keeps memory of its own."""
 MOST = {"cuda": 256}
 FEW = 8
 """Images at a time, at most; elsewhere few, so that little is lost when a run is stopped."""

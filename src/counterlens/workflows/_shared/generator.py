@@ -34,6 +34,12 @@ def open_generator(spec: str | None, device: torch.device, *, half: bool) -> Lat
     return latent.load(spec, device=device, precision="bfloat16" if half else "float32")
 
 
+def check_graphs(model: LatentDiffusion, graphs: bool) -> None:
+    """Refuse CUDA graphs where there is no CUDA device."""
+    if graphs and model.device.type != "cuda":
+        raise InputError(f"graphs needs a CUDA device, the generator is on {model.device}.")
+
+
 def open_generator_for(
     classifiers: Sequence[Classifier], spec: str | None, *, half: bool
 ) -> LatentDiffusion:

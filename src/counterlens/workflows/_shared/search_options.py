@@ -41,13 +41,26 @@ class HalfOption:
 
 
 @record
+class GraphOption:
+    """Of workflows that draw many images in the same way, step by step."""
+
+    graphs: bool = option(
+        False,
+        help="Replay the network as CUDA graphs: faster where few images fit at a time.",
+        group=GENERATOR,
+        scope="run",
+    )
+
+
+@record
 class SearchSettings:
     """Of workflows whose search has settings that are seldom changed."""
 
     changes: tuple[str, ...] = option(
         (),
         flag="--set",
-        help="Change a setting: text_rate, noise_rate, cuts, … of the generator's search.",
+        help="Change a setting: text_rate, noise_rate, cuts, … of the generator's search; of an "
+        "edit also edit.latent_weight, edit.pixel_weight, edit.inner, …",
         unit="KEY=VALUE",
         group=GENERATOR,
     )

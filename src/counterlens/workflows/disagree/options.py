@@ -11,6 +11,7 @@ from counterlens.workflows._shared.options import (
 )
 from counterlens.workflows._shared.search_options import (
     GeneratorOption,
+    GraphOption,
     HalfOption,
     MemoryOption,
     SearchSettings,
@@ -27,6 +28,7 @@ class DisagreeOptions(
     Distributed,
     SearchSettings,
     HalfOption,
+    GraphOption,
     MemoryOption,
     GeneratorOption,
     Output,

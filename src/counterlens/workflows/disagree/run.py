@@ -32,7 +32,7 @@ from counterlens.workflows._shared.generate import (
     fitting,
     reread,
 )
-from counterlens.workflows._shared.generator import open_generator_for
+from counterlens.workflows._shared.generator import check_graphs, open_generator_for
 from counterlens.workflows._shared.objects import headline, load_all, model_given, words
 from counterlens.workflows._shared.options import takes
 from counterlens.workflows._shared.result import Result
@@ -62,6 +62,7 @@ def disagree(first: object, second: object, *, options: DisagreeOptions) -> Resu
     pair, judges = models.pair, models.judges
     wanted, notes = shared_classes(pair, [str(one) for one in options.classes])
     generator = open_generator_for(pair, options.generator, half=options.half)
+    check_graphs(generator, options.graphs)
     inputs = {"first": models.names[0], "second": models.names[1]}
     name = f"{key_part(pair[0].name)}-{key_part(pair[1].name)}"
     with running("disagree", _written(options, models), name=name, inputs=inputs) as run:
@@ -154,7 +155,7 @@ def _task(run: Run, models: _Models, generator: LatentDiffusion, options: Disagr
     )
     return Task(
         run, generator, tuple(models.judges), settings, options.count, options.seed,
-        options.memory, logger(options), workers, logarithms,
+        options.memory, logger(options), workers, logarithms, options.graphs,
     )  # fmt: skip
 
 

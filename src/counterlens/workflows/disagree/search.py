@@ -55,6 +55,7 @@ class Task:
     Args:
         workers: on Ray; None computes here.
         logarithms: of confidences are raised and lowered, not the confidences themselves.
+        graphs: replay the generator's network as CUDA graphs.
     """
 
     run: Run
@@ -67,6 +68,7 @@ class Task:
     log: Log
     workers: Workers | None = None
     logarithms: bool = False
+    graphs: bool = False
 
 
 def differences(nets: Nets, batch: Sequence[Request]) -> list[Term]:
@@ -123,8 +125,9 @@ def search(
         task.log(f"{pair[way].name} up, {pair[1 - way].name} down: {len(requests)} images")
         terms = logarithms if task.logarithms else differences
         job = Generation(
-            task.run, task.model, nets, terms, task.settings, task.memory, task.log, task.workers
-        )
+            task.run, task.model, nets, terms, task.settings, task.memory, task.log, task.workers,
+            task.graphs,
+        )  # fmt: skip
         images = optimise(job, requests)
         rows += _rows(task, images, classes, way, pair)
     return rows

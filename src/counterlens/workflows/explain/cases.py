@@ -19,6 +19,7 @@ from counterlens.models.salient import load_salient
 from counterlens.models.segmenter import load_segmenter
 from counterlens.runs import key_part
 from counterlens.types import Preprocess, Probs
+from counterlens.workflows._shared.edit_settings import edited
 from counterlens.workflows._shared.generate import SMALL, seed_of
 from counterlens.workflows._shared.generator import open_generator_for
 from counterlens.workflows._shared.pictures import Pictures
@@ -63,12 +64,13 @@ def open_editing(options: DiffusionOptions, classifier: Classifier) -> Editing:
             "0 or more, 0 or more, and 1 or more."
         )
     device, captioner = classifier.mean.device, options.captioner
-    model = open_generator_for([classifier], options.generator, half=False)
+    model = open_generator_for([classifier], options.generator, half=options.half)
     phrases = load_captioner(captioner, device=device) if captioner else None
     if rounds is None:
         rounds = ROUNDS if model.side < SMALL and updates else UVCE.rounds
     chain = replace(UVCE.chain, steps=options.sampling_steps, updates=updates, guidance=guidance)
     settings = replace(UVCE, chain=chain, rounds=rounds, reference=options.reference)
+    settings = edited(settings, options.changes)
     segment, masks = None, options.mask
     if any(name.startswith(SAM) for name in masks):
         if len(masks) > 1:

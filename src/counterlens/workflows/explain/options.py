@@ -12,10 +12,12 @@ from counterlens.workflows._shared.search_options import (
     GENERATOR,
     IMAGES,
     GeneratorOption,
+    HalfOption,
     Judges,
     MemoryOption,
     PixelSearch,
     Robust,
+    SearchSettings,
     captioner,
     guidance,
     mask,
@@ -69,7 +71,9 @@ class PixelOptions(PixelSearch, ExplainOptions, Judges, Targets):
 
 
 @record
-class DiffusionOptions(MemoryOption, GeneratorOption, ExplainOptions, Judges, Targets):
+class DiffusionOptions(
+    SearchSettings, HalfOption, MemoryOption, GeneratorOption, ExplainOptions, Judges, Targets
+):
     """Options of explain diffusion."""
 
     caption: tuple[str, ...] = option(
@@ -98,7 +102,7 @@ class DiffusionOptions(MemoryOption, GeneratorOption, ExplainOptions, Judges, Ta
 
 
 @record
-class DvceOptions(GeneratorOption, ExplainOptions, Judges, Robust, Targets):
+class DvceOptions(HalfOption, GeneratorOption, ExplainOptions, Judges, Robust, Targets):
     """Options of explain dvce."""
 
     sampling_steps: int = sampling_steps(200, ", of which the second half is walked")

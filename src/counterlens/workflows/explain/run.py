@@ -221,7 +221,7 @@ def _generator(
     if editing:
         return editing.model
     if isinstance(options, DvceOptions):
-        return open_generator_for([classifier], options.generator, half=False)
+        return open_generator_for([classifier], options.generator, half=options.half)
     return None
 
 

@@ -42,7 +42,7 @@ from counterlens.workflows._shared.generate import (
     reread,
     seed_of,
 )
-from counterlens.workflows._shared.generator import open_generator_for
+from counterlens.workflows._shared.generator import check_graphs, open_generator_for
 from counterlens.workflows._shared.objects import load_all
 from counterlens.workflows._shared.session import Log
 from counterlens.workflows.neurons.job import FeatureRows, NeuronJob, NeuronWork
@@ -84,6 +84,7 @@ class Drawing:
     similar: int = 0
     words: tuple[str, ...] = ()
     captioner: Captioner | None = None
+    graphs: bool = False
 
     @property
     def width(self) -> int:
@@ -109,13 +110,14 @@ def draw(job: NeuronJob, options: DrawOptions) -> NeuronWork:
     net = job.classifier
     listed = _listed(options.words) if options.words else ()
     classes = [class_index(net.classes, str(name)) for name in options.logit]
-    model = open_generator_for([net], options.generator, half=False)
+    model = open_generator_for([net], options.generator, half=options.half)
+    check_graphs(model, options.graphs)
 
     def opened() -> tuple[LatentDiffusion, list[Classifier]]:  # in a worker: its own device
         mine = load_all(
             [job.given], device=options.device, trust_remote_code=options.trust_remote_code
         )
-        return open_generator_for(mine, options.generator, half=False), mine
+        return open_generator_for(mine, options.generator, half=options.half), mine
 
     gpus = float(model.device.type == "cuda")
     workers = (
@@ -133,6 +135,7 @@ def draw(job: NeuronJob, options: DrawOptions) -> NeuronWork:
             Drawing(
                 run, net, model, tuple(units), options.data, settings, options.count, options.seed,
                 options.memory, job.log, workers, options.similar, listed, captioner,
+                options.graphs,
             )
         )  # fmt: skip
 
@@ -199,7 +202,7 @@ def draw_units(job: Drawing) -> tuple[list[dict[str, Any]], dict[str, Number]]:
 
     generation = Generation(
         job.run, job.model, (job.classifier,), own_units, job.settings, job.memory, job.log,
-        job.workers,
+        job.workers, job.graphs,
     )  # fmt: skip
     generated = optimise(generation, requests)
     x = reread(job.run, [one.image for one in generated])

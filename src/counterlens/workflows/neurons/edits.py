@@ -47,8 +47,9 @@ from counterlens.search import frozen
 from counterlens.search.adam import Iterate
 from counterlens.types import Images, Labels, Preprocess, Probs, Scores
 from counterlens.workflows._shared.batches import in_parts
+from counterlens.workflows._shared.edit_settings import edited
 from counterlens.workflows._shared.figures import save, save_figure
-from counterlens.workflows._shared.generate import changed, reread, seed_of
+from counterlens.workflows._shared.generate import reread, seed_of
 from counterlens.workflows._shared.generator import open_generator_for
 from counterlens.workflows._shared.objects import pictures_given
 from counterlens.workflows._shared.pictures import Pictures, open_pictures
@@ -105,12 +106,12 @@ def counterfactual(job: NeuronJob, options: CounterfactualOptions) -> NeuronWork
     if options.npca:
         known = read_known(net, options.data, limit=options.limit, seed=options.seed, log=job.log)
         directions += [direction for _, direction in components(net, known, options.npca)]
-    model = open_generator_for([net], options.generator, half=False)
+    model = open_generator_for([net], options.generator, half=options.half)
     side = Preprocess((model.side, model.side))
     given = pictures_given(options.image, options.limit, options.seed)
     pictures = open_pictures(given, net, limit=options.limit, seed=options.seed, preprocess=side)
     base = usual(model)
-    settings = replace(base, chain=changed(base.chain, options.changes))
+    settings = edited(base, options.changes)
     masks = _masks(options.mask, pictures.ids, side)
 
     def work(run: Run) -> tuple[FeatureRows, dict[str, Number]]:

@@ -14,6 +14,8 @@ from counterlens.workflows._shared.options import (
 from counterlens.workflows._shared.search_options import (
     GENERATOR,
     GeneratorOption,
+    GraphOption,
+    HalfOption,
     MemoryOption,
     SearchSettings,
     captioner,
@@ -103,6 +105,8 @@ class ShowOptions(PictureOption, LogitOption, UnitOption, NeuronOptions):
 class DrawOptions(
     Distributed,
     SearchSettings,
+    HalfOption,
+    GraphOption,
     MemoryOption,
     GeneratorOption,
     DataOption,
@@ -129,7 +133,7 @@ class ComponentOptions(PictureOption, LabelledDataOption, ComponentOption, Neuro
 
 @record
 class SpuriousOptions(
-    GeneratorOption, LabelledDataOption, ComponentOption, UnitOption, NeuronOptions
+    HalfOption, GeneratorOption, LabelledDataOption, ComponentOption, UnitOption, NeuronOptions
 ):
     """Options of neurons spurious."""
 
@@ -145,6 +149,7 @@ class SpuriousOptions(
 @record
 class CounterfactualOptions(
     SearchSettings,
+    HalfOption,
     MemoryOption,
     GeneratorOption,
     DataOption,

@@ -11,7 +11,7 @@ from typing import Any
 from counterlens.errors import InputError
 from counterlens.runs import key_part
 from counterlens.scale import check_place
-from counterlens.workflows._shared.generate import changed
+from counterlens.workflows._shared.edit_settings import edited
 from counterlens.workflows._shared.objects import headline, load_all, model_given, words
 from counterlens.workflows._shared.options import takes_by
 from counterlens.workflows._shared.result import Result
@@ -87,7 +87,7 @@ def _check(method: str, options: Any) -> None:
     if getattr(options, "npca", ()) and not options.data:
         raise InputError("--npca needs images of the classes: --data SPEC.")
     if hasattr(options, "changes"):
-        changed(EDIT.chain, options.changes)
+        edited(EDIT, options.changes)
     if isinstance(options, DrawOptions):
         check_place(options.on)
         if options.similar < 0:

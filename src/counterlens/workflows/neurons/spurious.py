@@ -78,7 +78,7 @@ def spurious(job: NeuronJob, options: SpuriousOptions) -> NeuronWork:
     known = read_known(net, options.data, limit=options.limit, seed=options.seed, log=log)
 
     def attention() -> Find:
-        model = open_generator_for([net], options.generator, half=False)
+        model = open_generator_for([net], options.generator, half=options.half)
         return by_attention(model, net, options.seed)
 
     def work(run: Run) -> tuple[FeatureRows, dict[str, Number]]:

@@ -10,7 +10,7 @@ Differs: the paper asks 30 people about 30 pairs; here numbers stand for them, a
 
 import random
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -29,8 +29,8 @@ from counterlens.models.nets.lpips import Lpips
 from counterlens.models.nets.lpips import load as load_lpips
 from counterlens.runs import Number, Run, key_part
 from counterlens.types import Images, Labels, Probs
+from counterlens.workflows._shared.edit_settings import edited, numbers_changed
 from counterlens.workflows._shared.figures import save, save_figure
-from counterlens.workflows._shared.generate import changed
 from counterlens.workflows._shared.generator import open_generator_for
 from counterlens.workflows._shared.objects import (
     headline,
@@ -144,34 +144,9 @@ def searches(changes: Sequence[str]) -> tuple[dvce.Settings, EditSettings]:
     >>> searches(["dvce.near=0.3", "edit.inner=2", "cuts=4"])[1].chain.cuts
     4
     """
-    parts: dict[str, list[str]] = {"dvce": [], "edit": [], "": []}
-    for text in changes:
-        area, dot, rest = text.partition(".")
-        key = area if dot and area in parts else ""
-        parts[key].append(rest if key else text)
-    edit: EditSettings = _numbers_changed(UVCE, parts["edit"])
-    return (
-        _numbers_changed(dvce.PAPER, parts["dvce"]),
-        replace(edit, chain=changed(edit.chain, parts[""])),
-    )
-
-
-def _numbers_changed(settings: Any, changes: Sequence[str]) -> Any:
-    """A record with some of its numbers changed."""
-    known = {
-        one.name: getattr(settings, one.name)
-        for one in fields(settings)
-        if type(getattr(settings, one.name)) in (int, float)
-    }
-    new = {}
-    for text in changes:
-        key, _, value = text.partition("=")
-        try:
-            new[key] = type(known[key])(value)
-        except (KeyError, ValueError):
-            wanted = ", ".join(f"{name}={was:g}" for name, was in known.items())
-            raise InputError(f"{text!r} cannot be set, expected one of {wanted}.") from None
-    return replace(settings, **new)
+    own = [text.removeprefix("dvce.") for text in changes if text.startswith("dvce.")]
+    rest = [text for text in changes if not text.startswith("dvce.")]
+    return numbers_changed(dvce.PAPER, own), edited(UVCE, rest)
 
 
 def choose_arms(
