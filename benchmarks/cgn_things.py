@@ -6,7 +6,7 @@ DIR holds the packed photographs (pets with masks, Imagenette, Caltech-101 categ
 dogs have true masks (a border counts as animal); birds, boats, chairs, elephants and trucks get
 masks of U²-Net-p. OUT/train and OUT/test have a folder for each class; OUT/masks has all masks. Of
 pets and trucks the packs' own test files are the test set; of the others every fifth photograph. At
-most 140 and 40 of each class.
+most 100 and 40 of each class.
 """
 
 import argparse
@@ -24,13 +24,14 @@ GROUPS = {
     "chair": ("chair", "windsor chair"),
     "elephant": ("elephant",),
 }
-MOST = {"train": 140, "test": 40}
+MOST = {"train": 100, "test": 40}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     for name in ("data", "u2net", "out"):
         parser.add_argument(f"--{name}", type=Path, required=True)
+    parser.add_argument("--limit", type=int, default=10**9, help="most masks in this call")
     args = parser.parse_args()
     salient = load_salient(args.u2net)
     for split in ("train", "test"):
@@ -61,8 +62,7 @@ def with_trucks(args: argparse.Namespace, split: str, salient) -> None:
     label = pack["classes"].tolist().index("garbage truck")
     rows = np.random.default_rng(0).permutation(np.flatnonzero(pack["labels"] == label))
     for i in rows[: MOST[split]]:
-        image = piece(pack, "encoded", "offsets", i)
-        keep(args.out, split, "truck", f"truck-{split}-{i}", image, by_u2net(salient, image))
+        segmented(args, split, "truck", f"truck-{split}-{i}", pack, i, salient)
 
 
 def with_caltech(args: argparse.Namespace, salient) -> None:
@@ -71,9 +71,17 @@ def with_caltech(args: argparse.Namespace, salient) -> None:
         wanted = [i for i, one in enumerate(pack["classes"]) if str(one) in parts]
         rows = np.random.default_rng(0).permutation(np.flatnonzero(np.isin(pack["labels"], wanted)))
         for number, i in enumerate(rows[: sum(MOST.values())]):
-            image = piece(pack, "encoded", "offsets", i)
             split = "test" if number % 5 == 0 else "train"
-            keep(args.out, split, name, f"caltech-{i}", image, by_u2net(salient, image))
+            segmented(args, split, name, f"caltech-{i}", pack, i, salient)
+
+
+def segmented(args, split: str, label: str, name: str, pack, i: int, salient) -> None:
+    """A photograph with its mask by U²-Net-p, unless an earlier call made them."""
+    if (args.out / "masks" / f"{name}.png").exists() or args.limit <= 0:
+        return
+    args.limit -= 1
+    image = piece(pack, "encoded", "offsets", i)
+    keep(args.out, split, label, name, image, by_u2net(salient, image))
 
 
 def piece(pack, encoded: str, offsets: str, i: int) -> np.ndarray:

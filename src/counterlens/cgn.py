@@ -5,11 +5,12 @@ train         train them on a coloured or textured MNIST
 import_cgn    read the networks of the paper's own code
 show          sheets of what they draw
 generate      counterfactual training images
+train_heads   a classifier with heads of shape, texture and background
 evaluate      classifiers trained on them, measured
 
 >>> import counterlens as cl
 >>> sorted(cl.cgn.__all__)
-['compose', 'evaluate', 'generate', 'import_cgn', 'show', 'train']
+['compose', 'evaluate', 'generate', 'import_cgn', 'show', 'train', 'train_heads']
 """
 
 from typing import TYPE_CHECKING
@@ -23,8 +24,9 @@ if TYPE_CHECKING:
     from counterlens.workflows.cgn.reference import import_cgn
     from counterlens.workflows.cgn.sheets import show
     from counterlens.workflows.cgn.train import train_cgn as train
+    from counterlens.workflows.train.heads import train_heads
 
-__all__ = ["compose", "evaluate", "generate", "import_cgn", "show", "train"]
+__all__ = ["compose", "evaluate", "generate", "import_cgn", "show", "train", "train_heads"]
 
 __getattr__, __dir__ = lazily(
     "counterlens.cgn",
@@ -35,5 +37,6 @@ __getattr__, __dir__ = lazily(
         "import_cgn": "workflows.cgn.reference",
         "show": "workflows.cgn.sheets",
         "train": "workflows.cgn.train:train_cgn",
+        "train_heads": "workflows.train.heads",
     },
 )

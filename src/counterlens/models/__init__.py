@@ -4,6 +4,7 @@ One file per source; its library is imported only when a spec asks for it.
 """
 
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from counterlens.models.specs import SCHEMES, ModelSpec, check_consent, check_spec, parse
@@ -54,9 +55,11 @@ def _open(spec: ModelSpec, *, trust: bool) -> "Classifier":
                 return load_pair(zoo.pair(name), wanted)
             return checkpoint.load(zoo.folder(spec.name))
         case "folder":
-            from counterlens.models.sources import checkpoint, finetuned
+            from counterlens.models.sources import checkpoint, finetuned, heads
 
-            folder = user_path(spec.name)
+            folder, head = _place(spec.name)
+            if (folder / heads.CARD).is_file():
+                return heads.load_heads(folder, head, trust=trust)
             if (folder / finetuned.CARD).is_file():
                 return finetuned.load_finetuned(folder, trust=trust)
             return checkpoint.load(folder)
@@ -88,6 +91,16 @@ def _open(spec: ModelSpec, *, trust: bool) -> "Classifier":
             source = import_module(f"counterlens.models.sources.{scheme}")
             loaded: Classifier = getattr(source, f"load_{scheme}")(spec, trust=trust)
             return loaded
+
+
+def _place(name: str) -> tuple[Path, str | None]:
+    """The folder of a checkpoint, inside a run of train where that is named; and a head of it."""
+    whole = user_path(name)
+    bare, _, head = name.rpartition("#")
+    folder = whole if whole.is_dir() else user_path(bare)
+    inner = folder / "model"
+    known = any((folder / card).is_file() for card in ("card.json", "finetuned.json", "heads.json"))
+    return (inner if not known and inner.is_dir() else folder), None if whole.is_dir() else head
 
 
 __all__ = ["SCHEMES", "ModelSpec", "check_consent", "check_spec", "load", "parse"]

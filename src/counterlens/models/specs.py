@@ -86,8 +86,8 @@ def parse(text: str) -> ModelSpec:
             "program that made the run, so it cannot be loaded again. Give the object in Python, "
             f"or {_forms()}."
         )
-    if user_path(text).is_dir():
-        return ModelSpec("folder", text)
+    if user_path(text).is_dir() or ("#" in text and user_path(text.rpartition("#")[0]).is_dir()):
+        return ModelSpec("folder", text)  # a # names one of its heads
     if Path(text).suffix.lower() in (*_WEIGHTS, *_GRAPHS) and user_path(text).is_file():
         kind = file_kind(user_path(text))
         if kind in PROGRAMS:

@@ -43,7 +43,7 @@ def save_finetuned(
     with atomic(folder / WEIGHTS) as path:
         save_file(state, path)
     card = {
-        "base": None if base is None else _from_anywhere(base),
+        "base": None if base is None else from_anywhere(base),
         "name": classifier.name,
         "classes": list(classifier.classes),
         "new_head": new_head,
@@ -102,7 +102,7 @@ def with_new_head(classifier: Classifier, classes: Sequence[str]) -> Classifier:
     )
 
 
-def _from_anywhere(spec: str) -> str:
+def from_anywhere(spec: str) -> str:
     """The spec so that it loads from any working folder."""
     parsed = parse(spec)
     if parsed.scheme not in ("folder", "file"):

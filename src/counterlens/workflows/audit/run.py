@@ -35,6 +35,7 @@ from counterlens.workflows.audit.attacks.spec import parse_attack, seconds, spli
 from counterlens.workflows.audit.attacks.surrogates import Surrogate, surrogates
 from counterlens.workflows.audit.corruptions import check_corruptions, corruption_numbers
 from counterlens.workflows.audit.gates import check_requirements, gate_rows
+from counterlens.workflows.audit.heads import write_heads
 from counterlens.workflows.audit.labelled import background_gap, labelled_numbers
 from counterlens.workflows.audit.multilabel import is_multilabel, multilabel_audit
 from counterlens.workflows.audit.network_facts import network_facts
@@ -202,6 +203,7 @@ def _audit(settings: Settings, folder: Path, facts: families.Told, objects: Obje
             diagnosis.refuse_if_failed(findings)
         outputs_of = Outputs(run, classifier, settings)
         inside, reported = labelled_numbers(outputs_of, images, protocol, held)
+        write_heads(outputs_of, images, protocol, reported)
         run.add_numbers(background_gap(outputs_of, images))
         if settings.flips:
             run.add_numbers(edit_numbers(classifier, images, points=settings.flips))

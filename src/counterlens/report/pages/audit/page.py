@@ -27,6 +27,7 @@ from counterlens.report.pages.audit import (
     confidence,
     corruptions,
     groups,
+    heads,
     ood,
     operating,
     slices,
@@ -48,6 +49,7 @@ TABLES = (
     "gates",
     "trust",
     *groups.TABLES,
+    *heads.TABLES,
     "ood_scores",
     "ood_score_pairs",
     "corruptions",
@@ -124,6 +126,7 @@ def sections(run: Run) -> list[Section]:
     numbers = run.numbers
     made = [
         _accuracy(run, numbers),
+        heads.section(run),
         groups.section(run),
         slices.section(run),
         _labels(numbers),
