@@ -16,6 +16,9 @@ def section(run: Run) -> Section:
     found = {k: n for k, n in run.numbers.items() if meaning(k).area == "robust"}
     if found:
         blocks.append(number_list(found, caption="Under attack"))
+    published = run.table("published")
+    if published:
+        blocks.append(_published(published))
     figures = []
     curve = run.table("robust_curve")
     if curve:
@@ -34,6 +37,35 @@ def section(run: Run) -> Section:
         "bounds: the verdict says whether this one is worth quoting."
     )
     return Section("robustness", "Robustness", blocks, lead)
+
+
+def _published(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """What others measured of the same checkpoint, beside the number of this run."""
+    body = [
+        [
+            Cell(str(row["attack"])),
+            Cell(show(row["ours"], "share"), _between(row, "ours_"), row["ours"]),
+            Cell(show(row["robust"], "share"), _between(row, ""), row["robust"]),
+            Cell(show(row["clean"], "share"), sort=row["clean"]),
+            Cell(str(row["source"])),
+        ]
+        for row in rows
+    ]
+    columns = [
+        Column("Attack"),
+        Column("This run", numeric=True),
+        Column("Published", numeric=True),
+        Column("Published clean accuracy", numeric=True),
+        Column("Source"),
+    ]
+    note = "Published values were measured by others or before, not here; the images may differ."
+    return Table("Published for this checkpoint", columns, body, note=note, stack=True)
+
+
+def _between(row: Mapping[str, Any], part: str) -> str:
+    low, high, n = (row.get(f"{part}{key}") for key in ("low", "high", "n"))
+    ends = "" if low is None or high is None else f"[{100 * low:.1f}, {100 * high:.1f}], "
+    return f"{ends}n = {n:,}" if n else ends.rstrip(", ")
 
 
 def _classes(run: Run) -> list[Block]:

@@ -56,6 +56,7 @@ TABLES = (
     "robust_classes",
     "robust_confusions",
     "grids",
+    "published",
     *slices.TABLES,
     *operating.TABLES,
 )

@@ -18,6 +18,7 @@ from counterlens.progress import doing
 from counterlens.runs import Number, Run, key_part
 from counterlens.search import Robustness, robust
 from counterlens.workflows.audit.attacks.classes import write_classes
+from counterlens.workflows.audit.attacks.published import write_published
 from counterlens.workflows.audit.attacks.search import (
     attacked_rows,
     budget_ended,
@@ -69,7 +70,9 @@ def robustness(
         earlier=earlier,
     )
     end_progress()
-    run.add_numbers({f"robust.{key}.accuracy": _number(found, attack, f"{which} {all_of}")})
+    number = _number(found, attack, f"{which} {all_of}")
+    run.add_numbers({f"robust.{key}.accuracy": number})
+    write_published(run, classifier, attack, number)
     write_trust(run, attack, found.trust.to_json())
     curve = [r for r in run.table("robust_curve") if r["attack"] != attack]
     run.write_table("robust_curve", [*curve, *_curve(found, ball, attack)])
