@@ -128,8 +128,26 @@ def test_without_groups_errors_stand_for_them_on_the_fitting_half_alone() -> Non
     assert not data.fix_by.values[data.choose].any() and not data.check_by.values.any()
     assert "worst class" in data.notes[0]
     honest = classifier(0.0)
-    with pytest.raises(InputError, match="groups by errors need 20"):
-        sources.grouped(sets, "none", honest, passes(honest, sets))
+    data = sources.grouped(sets, "none", honest, passes(honest, sets))
+    assert not data.fix_by.values.any() and "fewer than 20" in data.notes[0]
+
+
+def test_slices_of_audits_are_groups_and_every_image_was_searched(tmp_path: Path) -> None:
+    model, sets = classifier(), opened(80)
+    runs = []
+    for number, images in enumerate(sets.sets):
+        run = Run.create(tmp_path / f"audit{number}", "audit", {})
+        rows = [
+            {"image": str(name), "slice": "1: cat: dark" if i % 4 == 0 else "", "half": "fit"}
+            for i, name in enumerate(images.ids)
+        ]
+        run.write_table("slice_images", rows)
+        runs.append(str(run.folder))
+    data = sources.grouped(sets, f"slices:{','.join(runs)}", model, passes(model, sets))
+    assert data.fix_by.names == ("1: cat: dark", "no slice")
+    assert (data.check_by.values == (np.arange(len(sets.sets[1])) % 4 != 0)).all()
+    with pytest.raises(InputError, match="were not searched for slices"):
+        sources.grouped(sets, f"slices:{runs[0]}", model, passes(model, sets))
 
 
 def test_masks_give_each_picture_three_backgrounds_within_its_split() -> None:

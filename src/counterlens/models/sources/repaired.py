@@ -1,6 +1,7 @@
 """A repaired classifier: the base model of a spec with another last linear layer.
 
-The folder holds `repaired.json` (base spec, hash of the base weights) and `head.safetensors`.
+The folder holds `repaired.json` (base spec, hash of the base weights) and `head.safetensors`; after
+a fine-tuning also `network.safetensors`, all weights of the base with those of the fine-tuning.
 """
 
 from collections.abc import Callable
@@ -15,11 +16,11 @@ from counterlens.classifier import Classifier
 from counterlens.errors import InputError
 from counterlens.models.parts import head_name
 from counterlens.models.specs import parse
-from counterlens.models.weights import State, read_state, weights_hash
+from counterlens.models.weights import State, fill, read_state, weights_hash
 from counterlens.runs import user_path
 from counterlens.runs.files import atomic, read_object, write_json
 
-CARD, HEAD = "repaired.json", "head.safetensors"
+CARD, HEAD, NETWORK = "repaired.json", "head.safetensors", "network.safetensors"
 
 
 class Clipped(nn.Module):
@@ -52,7 +53,9 @@ class Clipped(nn.Module):
         return logits - taken.reshape(logits.shape)
 
 
-def save_repaired(folder: Path, base: str, classifier: Classifier, state: State) -> None:
+def save_repaired(
+    folder: Path, base: str, classifier: Classifier, state: State, network: State | None = None
+) -> None:
     """Write the new head beside the spec and the hash of what it belongs to.
 
     Args:
@@ -61,6 +64,7 @@ def save_repaired(folder: Path, base: str, classifier: Classifier, state: State)
         classifier: that model, unchanged.
         state: `weight` and `bias` of its new last layer; with `clip_weight`, `clip_bias` and
             `clip_classes` also what is clipped (see Clipped).
+        network: all weights, where those before the last layer changed, too.
     """
     from safetensors.torch import save_file
 
@@ -76,6 +80,10 @@ def save_repaired(folder: Path, base: str, classifier: Classifier, state: State)
     }
     with atomic(folder / HEAD) as path_now:
         save_file(stored, path_now)
+    if network is not None:
+        whole = {key: value.detach().cpu().contiguous() for key, value in network.items()}
+        with atomic(folder / NETWORK) as path_now:
+            save_file({key: value.clone() for key, value in whole.items()}, path_now)
     write_json(folder / CARD, facts)
 
 
@@ -98,18 +106,28 @@ def load_repaired(folder: Path, *, trust: bool = False) -> Classifier:
             f"{folder} repairs weights of hash {expected[:12]}, and {base} now has {actual[:12]}: "
             "bring back the old weights, or repair the new ones."
         )
-    state, _ = read_state(folder / HEAD)
-    put_head(classifier, state["weight"], state["bias"])
-    if "clip_weight" in state:
-        clips = (state["clip_weight"], state["clip_bias"], state["clip_classes"])
-        _replace(
-            classifier.net,
-            head_name(classifier.net, len(classifier.classes)),
-            lambda layer: Clipped(layer, *clips),
-        )
+    if (folder / NETWORK).is_file():
+        fill(classifier.net, read_state(folder / NETWORK)[0], str(folder / NETWORK))
+    put_state(classifier, read_state(folder / HEAD)[0])
     classifier.name = f"{classifier.name}-repaired"
     classifier.card.update(spec=f"repaired:{folder}", base=base)
     return classifier
+
+
+def put_state(classifier: Classifier, state: State) -> None:
+    """Replace the last layer by a stored one, with what it clips."""
+    weight, bias = (state[key].to(classifier.mean) for key in ("weight", "bias"))
+    put_head(classifier, weight, bias)
+    if "clip_weight" in state:
+        clip_weight, clip_bias = (
+            state[f"clip_{key}"].to(classifier.mean) for key in ("weight", "bias")
+        )
+        classes = state["clip_classes"].to(classifier.mean.device)
+        _replace(
+            classifier.net,
+            head_name(classifier.net, len(classifier.classes)),
+            lambda layer: Clipped(layer, clip_weight, clip_bias, classes),
+        )
 
 
 def put_head(

@@ -301,19 +301,25 @@ def _nearest(features: np.ndarray, members: Flags) -> list[int]:
     return [int(i) for i in rows[order]]
 
 
-def slices_of(text: str, images: ImageSet) -> list[str]:
-    """The slice of each image of a set, from the run of `slices:RUN`; `no slice` for most."""
-    run = Run.open(user_path(Path(text.removeprefix(SPEC))))
+def slices_by_id(folder: str) -> dict[str, str]:
+    """The slice of each image that the audit of a folder searched; `no slice` for most."""
+    run = Run.open(user_path(Path(folder)))
     rows = run.table("slice_images")
     if not rows:
         raise InputError(
-            f"{text}: the run has no slices. Make them: counterlens audit MODEL DATA --slices."
+            f"{SPEC}{folder}: the run has no slices. Make them: counterlens audit MODEL DATA "
+            "--slices."
         )
-    own = {str(row["image"]): str(row["slice"]) or NONE for row in rows}
+    return {str(row["image"]): str(row["slice"]) or NONE for row in rows}
+
+
+def slices_of(text: str, images: ImageSet) -> list[str]:
+    """The slice of each image of a set, from the run of `slices:RUN`; `no slice` for most."""
+    own = slices_by_id(text.removeprefix(SPEC))
     known = [str(i) for i in images.ids if str(i) in own]
     if not known:
         raise InputError(
             f"{text}: none of the images of {images.name} was searched in that run; expected ids "
-            f"such as {rows[0]['image']}."
+            f"such as {next(iter(own))}."
         )
     return [own.get(str(i), NONE) for i in images.ids]

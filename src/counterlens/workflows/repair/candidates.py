@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from counterlens.classifier import Classifier
 from counterlens.errors import InputError
 from counterlens.progress import within
 from counterlens.workflows.repair.heads import Examples, Head, Problem
@@ -13,6 +14,23 @@ from counterlens.workflows.repair.receipt import KEYS, change, standing
 from counterlens.workflows.repair.remedies import REMEDIES, refit
 
 AS_IS, REFIT = "as it is", "plain refit"
+Further = Callable[[str], list["Candidate"]]
+"""From a remedy that trains the whole network to its row and that of its placebo."""
+Score = Callable[["Candidate", str], float]
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """A network that was trained further, and what enters its last layer.
+
+    Args:
+        network: the whole network.
+        choose, check: features of the images that choose and of those that prove.
+    """
+
+    network: Classifier
+    choose: Examples
+    check: Examples
 
 
 @dataclass(frozen=True)
@@ -26,6 +44,7 @@ class Candidate:
         head: the head; None where it was refused.
         seconds: of the fit.
         refused: why there is no head.
+        tuned: the network below the head, where it was trained further, too.
     """
 
     name: str
@@ -34,13 +53,27 @@ class Candidate:
     head: Head | None
     seconds: float = 0.0
     refused: str = ""
+    tuned: Tuned | None = None
+
+    def choose(self, problem: Problem) -> Examples:
+        """The images that choose, as its head sees them."""
+        return problem.choose if self.tuned is None else self.tuned.choose
+
+    def check(self, check: Examples) -> Examples:
+        """The images that prove, as its head sees them."""
+        return check if self.tuned is None else self.tuned.check
 
 
-def fit_all(problem: Problem, names: Sequence[str], log: Callable[[str], None]) -> list[Candidate]:
+def fit_all(
+    problem: Problem, names: Sequence[str], log: Callable[[str], None], further: Further
+) -> list[Candidate]:
     """The model as it is and a plain refit, then the remedies with their placebos.
 
     A remedy that cannot work on these images is a row that says why; where none can, the first
     reason is raised.
+
+    Args:
+        further: fits what is no head alone.
     """
     out = [Candidate(AS_IS, "model", "", problem.old)]
     out.append(_timed(REFIT, "placebo", "", partial(refit, problem)))
@@ -59,6 +92,9 @@ def fit_all(problem: Problem, names: Sequence[str], log: Callable[[str], None]) 
                 label, fit = f"{name}, {remedy.control}", remedy.placebo
                 out.append(_timed(label, "placebo", name, partial(fit, problem)))
         log(f"{name}: {one.seconds:.1f} s")
+    for name in names:
+        if name not in REMEDIES:
+            out += further(name)
     if not any(one.kind == "remedy" and one.head for one in out):
         raise InputError(next(one.refused for one in out if one.refused))
     return out
@@ -70,23 +106,25 @@ def _timed(name: str, kind: str, of: str, fit: Callable[[], Head]) -> Candidate:
     return Candidate(name, kind, of, head, time.perf_counter() - start)
 
 
-def pick(problem: Problem, tried: Sequence[Candidate], limits: Mapping[str, float]) -> Candidate:
+def pick(
+    tried: Sequence[Candidate], want: str, limits: Mapping[str, float], score: Score
+) -> Candidate:
     """The best remedy, or no change, on the images that choose; cheapest first among equals.
 
     Remedies beyond a limit on these images are left out.
+
+    Args:
+        score: value of a key for a candidate, on the images that choose.
     """
-    scores = {"groups.worst": problem.choose.worst, "accuracy.top1": problem.choose.accuracy}
-    best, top = tried[0], problem.score(problem.old)[0]
+    best, top = tried[0], score(tried[0], want)
     for one in tried:
         if one.kind != "remedy" or one.head is None:
             continue
-        head = one.head
         within_limits = all(
-            scores[key](head) - scores[key](problem.old) >= limit for key, limit in limits.items()
+            score(one, key) - score(tried[0], key) >= limit for key, limit in limits.items()
         )
-        score = problem.score(head)[0]
-        if within_limits and score > top:
-            best, top = one, score
+        if within_limits and score(one, want) > top:
+            best, top = one, score(one, want)
     return best
 
 
@@ -100,11 +138,11 @@ def table(
         if one.head is None:
             rows.append({**row, "refused": one.refused})
             continue
-        right = check.right(one.head)
+        right, choose = one.check(check).right(one.head), one.choose(problem)
         facts = standing(right, check.by.groups)
         row |= {
-            "choose_accuracy": problem.choose.accuracy(one.head),
-            "choose_worst": problem.choose.worst(one.head),
+            "choose_accuracy": choose.accuracy(one.head),
+            "choose_worst": choose.worst(one.head),
             **facts,
             "worst": check.by.group_name(facts["worst"]),
             "groups": {
@@ -121,10 +159,10 @@ def table(
     return rows
 
 
-def placebos_of(picked: Candidate, tried: Sequence[Candidate]) -> dict[str, Head]:
+def placebos_of(picked: Candidate, tried: Sequence[Candidate]) -> dict[str, Candidate]:
     """The plain refit, and the picked remedy without what is supposed to help."""
     return {
-        one.name: one.head
+        one.name: one
         for one in tried
         if one.kind == "placebo" and one.of in ("", picked.of) and one.head is not None
         if not (one.name == REFIT and picked.name == "refit")  # it is that very head

@@ -14,9 +14,17 @@ MOST = 12
 GAINED, LOST = "now right", "now wrong"
 
 
-def write_flips(run: Run, images: ImageSet, check: Examples, old: Head, new: Head) -> None:
-    """A table of all turned answers, and pictures of those that turned most."""
-    probs = [softmax(head.logits(check.x), axis=1) for head in (old, new)]
+def write_flips(
+    run: Run, images: ImageSet, both: tuple[Examples, Examples], heads: tuple[Head, Head]
+) -> None:
+    """A table of all turned answers, and pictures of those that turned most.
+
+    Args:
+        both: the check images as the network sees them before and after.
+        heads: before and after.
+    """
+    check = both[0]
+    probs = [softmax(head.logits(part.x), axis=1) for head, part in zip(heads, both, strict=True)]
     answers = [p.argmax(1) for p in probs]
     labels = check.by.labels
     right = [a == labels for a in answers]

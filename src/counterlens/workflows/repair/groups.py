@@ -139,8 +139,9 @@ def refuse_shared(
     sets: tuple[ImageSet, ImageSet],
     hashes: tuple[list[str], list[str]],
     prints: tuple[Signatures, Signatures],
+    names: tuple[str, str] = ("fix", "check"),
 ) -> None:
-    """Refuse check images that are, or nearly are, images of the fix set."""
+    """Refuse images of the second set that are, or nearly are, images of the first."""
     where = {key: i for i, key in enumerate(hashes[0])}
     same = [(where[key], j) for j, key in enumerate(hashes[1]) if key in where]
     near = [(copy.own, copy.other) for copy in copies(*prints)]
@@ -148,8 +149,9 @@ def refuse_shared(
         i, j = (same or near)[0]
         count, kind = len({j for _, j in same + near}), "" if same else "nearly "
         raise InputError(
-            f"{count} of the check images are among the fix images: {sets[1].ids[j]} is "
-            f"{kind}{sets[0].ids[i]}. A proof needs other images: remove them from one of the two."
+            f"{count} of the {names[1]} images are among the {names[0]} images: "
+            f"{sets[1].ids[j]} is {kind}{sets[0].ids[i]}. A proof needs other images: remove them "
+            "from one of the two."
         )
 
 

@@ -25,7 +25,8 @@ class RepairOptions(Output, Compute, Trust):
     )
     groups_from: str = option(
         help="What names the groups: column:NAME of both sets, masks:SPEC, shortcut:RUN of neurons "
-        "spurious, tags:RUN of a review, or none (the model's errors).",
+        "spurious, tags:RUN of a review, slices:RUN of audits of both sets, or none (the model's "
+        "errors).",
         unit="SOURCE",
         flag="--groups",
         group=DATA,
@@ -41,16 +42,31 @@ class RepairOptions(Output, Compute, Trust):
     remedies: tuple[str, ...] = option(
         (),
         help="temperature, prior, spufix, erase, refit, class-weights, group-weights, dfr, pairs, "
-        "jtt; several with commas. Default: all but temperature that can run.",
+        "jtt, or recipe:NAME, which trains the whole network further; several with commas. "
+        "Default: all but temperature and recipes that can run.",
         unit="REMEDY",
         flag="--with",
         group=HOW,
     )
+    out_data: str | None = option(
+        None,
+        help="Images of anything else, for recipes that train with them.",
+        unit="SPEC",
+        group=HOW,
+        scope="objects",
+    )
+    changes: tuple[str, ...] = option(
+        (),
+        help="Change a setting, e.g. epochs=2, lr=0.01, near.radius=0.25 of the recipes.",
+        unit="KEY=VALUE",
+        flag="--set",
+        group=HOW,
+    )
     want: str = option(
         "groups.worst",
-        help="What should rise: groups.worst or accuracy.top1.",
+        help="What should rise: groups.worst, accuracy.top1, robust.BALL.accuracy (with --attack), "
+        "ood.NAME.auroc (with --ood).",
         unit="KEY",
-        choices=("groups.worst", "accuracy.top1"),
         group=PROOF,
     )
     allow: tuple[str, ...] = option(
@@ -59,6 +75,25 @@ class RepairOptions(Output, Compute, Trust):
         unit="KEY:CHANGE",
         group=PROOF,
     )
+    ood: tuple[str, ...] = option(
+        (),
+        help="Out-of-distribution images, [NAME=]SPEC; one half chooses, the other proves.",
+        unit="SPEC",
+        group=PROOF,
+        scope="objects",
+    )
+    attack: tuple[str, ...] = option(
+        (), help="Robustness test, e.g. l2:0.5; recipes train for the first.", unit="BALL",
+        group=PROOF,
+    )  # fmt: skip
+    attack_version: str = option(
+        "fast", help="standard, plus, rand, ratio-era, or fast (APGD alone).", unit="VERSION",
+        group=PROOF, choices=("standard", "plus", "rand", "ratio-era", "fast"),
+    )  # fmt: skip
+    attack_points: int = option(
+        200, help="How many images to attack: of each split, drawn by the seed.", unit="N",
+        group=PROOF,
+    )  # fmt: skip
     plan: bool = option(
         False,
         help="Print group sizes, cost and the smallest change that could be shown; fit nothing.",

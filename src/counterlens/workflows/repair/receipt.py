@@ -33,7 +33,7 @@ class Receipt:
     """Before and after on the check images.
 
     Args:
-        changes: difference after − before of each of KEYS, with its interval.
+        changes: difference after − before of each key, with its interval.
         rows: one per class, group and the whole, with tests.
         verdict: better, not shown or worse.
         why: the verdict in a sentence.
@@ -53,15 +53,19 @@ def certify(
     want: str,
     allow: Mapping[str, float],
     placebos: Mapping[str, Right] | None = None,
+    further: Mapping[str, Number] | None = None,
+    ahead: Mapping[str, Number] | None = None,
 ) -> Receipt:
     """Compare the two on the same images and decide.
 
     Args:
         before, after: which answers are right.
         by: classes and groups of the images.
-        want: what should rise, one of KEYS.
+        want: what should rise, one of KEYS or of `further`.
         allow: the lowest change of each key that is accepted, e.g. −0.01.
-        placebos: which answers are right after each placebo, by name.
+        placebos: which answers are right after each placebo, by name; for a `want` of KEYS.
+        further: changes of other keys, which are no function of these answers.
+        ahead: by how much such a `want` lies above each placebo.
     """
     everything = np.ones(len(before), dtype=bool)
     parts = [("all", "all images", everything)]
@@ -73,11 +77,11 @@ def certify(
     ]
     for row, p in zip(rows, holm([row["p_worse"] for row in rows]), strict=True):
         row["p_worse_holm"], row["worse"] = p, p <= ALPHA
-    changes = {key: change(key, before, after, by.groups) for key in KEYS}
-    ahead = {
+    changes = {key: change(key, before, after, by.groups) for key in KEYS} | dict(further or {})
+    above = dict(ahead or {}) | {
         name: change(want, other, after, by.groups) for name, other in (placebos or {}).items()
     }
-    verdict, why = decide(changes, want, allow, ahead)
+    verdict, why = decide(changes, want, allow, above)
     worse = [str(row["name"]) for row in rows if row["worse"]]
     if worse:
         why += f" Clearly worse (Holm): {', '.join(worse)}."
@@ -202,6 +206,13 @@ def key_rows(before: Matrix, after: Matrix, labels: Codes, *, seed: int) -> list
     return out
 
 
+def key_row(key: str, before: float, after: float, gap: Number) -> dict[str, Any]:
+    """One row of a key whose change was measured elsewhere."""
+    ends = (float(gap.low or 0.0), float(gap.high or 0.0))
+    row = _key_row(key, before, after, ends, gap.protocol, gap.n)
+    return row if gap.trust is None else {**row, "trust": dict(gap.trust)}
+
+
 def _key_row(
     key: str, before: float, after: float, ends: tuple[float, float], how: str, n: int
 ) -> dict[str, Any]:
@@ -210,8 +221,12 @@ def _key_row(
             "low": low, "high": high, "n": n, "protocol": how}  # fmt: skip
 
 
-def parse_allow(texts: Sequence[str]) -> dict[str, float]:
+def parse_allow(texts: Sequence[str], keys: Sequence[str] = KEYS) -> dict[str, float]:
     """Read KEY:CHANGE.
+
+    Args:
+        texts: one for each key.
+        keys: those that the receipt has.
 
     >>> parse_allow(["accuracy.top1:-0.01"])
     {'accuracy.top1': -0.01}
@@ -223,9 +238,9 @@ def parse_allow(texts: Sequence[str]) -> dict[str, float]:
             limit = float(given)
         except ValueError:
             limit = float("nan")
-        if key not in KEYS or not -1 <= limit <= 0:
+        if key not in keys or not -1 <= limit <= 0:
             raise InputError(
-                f"allow is {text!r}, expected KEY:CHANGE with {' or '.join(KEYS)} and a change of "
+                f"allow is {text!r}, expected KEY:CHANGE with {' or '.join(keys)} and a change of "
                 "−1 to 0, e.g. accuracy.top1:-0.01."
             )
         limits[key] = limit

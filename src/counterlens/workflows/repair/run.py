@@ -8,6 +8,8 @@ import numpy as np
 import torch
 
 from counterlens.classifier import Classifier
+from counterlens.data import name_of
+from counterlens.data.sets import subset
 from counterlens.errors import InputError, nearest
 from counterlens.images import ImageSet, fitting_size
 from counterlens.metrics.intervals.closed_form import delong
@@ -27,11 +29,19 @@ from counterlens.workflows.repair.edit_plan import edits_of, pair_column
 from counterlens.workflows.repair.edits import Edited
 from counterlens.workflows.repair.erasure import eraser, one_hot
 from counterlens.workflows.repair.flips import write_flips
-from counterlens.workflows.repair.groups import Grouped
+from counterlens.workflows.repair.groups import (
+    Grouped,
+    content_hashes,
+    prints_of,
+    refuse_shared,
+)
 from counterlens.workflows.repair.heads import Examples, Head, Pairs, Problem
+from counterlens.workflows.repair.measured import Split, halves, keys_of
 from counterlens.workflows.repair.options import RepairOptions
 from counterlens.workflows.repair.remedies import REMEDIES, refusal
 from counterlens.workflows.repair.sources import grouped, parse_source
+from counterlens.workflows.repair.tuning.candidates import Tuner
+from counterlens.workflows.repair.tuning.recipes import is_tuning, tuning
 from counterlens.workflows.train.datasets import default_cache
 
 NOTHING = (
@@ -53,6 +63,9 @@ class _Job:
         names: remedies to try.
         store: features.
         options: of the command.
+        limits: lowest changes of keys that are accepted.
+        out: out-distribution images to train on.
+        outside: out-distribution sets of the proof, each in halves: to choose by, to prove with.
     """
 
     classifier: Classifier
@@ -62,6 +75,9 @@ class _Job:
     names: tuple[str, ...]
     store: features.Store
     options: RepairOptions
+    limits: Mapping[str, float]
+    out: ImageSet | None
+    outside: Mapping[str, tuple[ImageSet, ImageSet]]
 
 
 @takes(RepairOptions)
@@ -79,15 +95,23 @@ def repair(model: object, options: RepairOptions) -> Result:
     >>> result.table("verdict")[0]["why"]                                   # doctest: +SKIP
     """
     parse_source(options.groups_from)
-    limits, names = receipt.parse_allow(options.allow), remedy_names(options)
+    names = remedy_names(options)
+    for name in filter(is_tuning, names):
+        tuning(name, options.changes, options.attack, options.out_data)
     objects = Objects(options.device, None, options.seed, options.trust_remote_code)
     spec = objects.model_spec(model)
     classifier = single_label(objects.load(spec), "a repair")
     _check_head(classifier)
     options = replace(
-        options, fix=objects.set_spec(options.fix), check=objects.set_spec(options.check)
-    )
-    job = _prepare(spec, classifier, objects, options, names)
+        options, fix=objects.set_spec(options.fix), check=objects.set_spec(options.check),
+        ood=objects.set_specs(options.ood),
+        out_data=None if options.out_data is None else objects.set_spec(options.out_data),
+    )  # fmt: skip
+    keys = keys_of(options, [name_of(one) for one in options.ood])
+    limits = receipt.parse_allow(options.allow, keys)
+    if options.want not in keys:
+        raise InputError(f"want is {options.want!r}, expected one of {', '.join(keys)}.")
+    job = _prepare(spec, classifier, objects, options, names, limits)
     inputs = {"model": spec}
     with running("repair", options, name=classifier.name, inputs=inputs) as run:
         run.note(**facts(classifier, job.data.check, job.data.fix, seed=options.seed))
@@ -97,7 +121,7 @@ def repair(model: object, options: RepairOptions) -> Result:
         if options.plan:
             _write_plan(run, job)
         else:
-            _repair(run, job, limits)
+            _repair(run, job)
     return Result(run)
 
 
@@ -105,9 +129,10 @@ def remedy_names(options: RepairOptions) -> tuple[str, ...]:
     """Which remedies to try; several may stand in one text, with commas."""
     given = [one.strip() for text in options.remedies for one in text.split(",") if one.strip()]
     for name in given:
-        if name not in REMEDIES:
+        if name not in REMEDIES and not is_tuning(name):
             near = nearest(name, REMEDIES)
-            hint = f"Did you mean {near}?" if near else f"Known: {', '.join(REMEDIES)}."
+            known = f"Known: {', '.join(REMEDIES)}, recipe:NAME."
+            hint = f"Did you mean {near}?" if near else known
             raise InputError(f"there is no remedy {name!r}. {hint}")
     if given:
         return tuple(dict.fromkeys(given))
@@ -128,6 +153,7 @@ def _prepare(
     objects: Objects,
     options: RepairOptions,
     names: tuple[str, ...],
+    limits: Mapping[str, float],
 ) -> _Job:
     """Open, group and split; refuse what cannot work before anything is written."""
     size, channels = fitting_size(classifier.preprocess), classifier.channels
@@ -148,7 +174,27 @@ def _prepare(
     reasons = [refusal(name, data.fix_by.take(data.fit), bool(edits)) for name in names]
     if all(reasons):
         raise InputError(str(reasons[0]))
-    return _Job(classifier, spec, data, edits, names, store, options)
+    out, outside = _outside(objects, options, size, channels)
+    return _Job(
+        classifier, spec, data, edits, names, store, options, limits, out, outside
+    )  # fmt: skip
+
+
+def _outside(
+    objects: Objects, options: RepairOptions, size: tuple[int, int], channels: int
+) -> tuple[ImageSet | None, dict[str, tuple[ImageSet, ImageSet]]]:
+    """The out-distribution images to train on, and those of the proof; refused where they touch."""
+    out = None
+    if options.out_data is not None:
+        out = objects.open(options.out_data, size=size, channels=channels)
+    sets = [objects.open(one, size=size, channels=channels) for one in options.ood]
+    for one in sets:
+        if out is not None:
+            refuse_shared(
+                (out, one), (content_hashes(out), content_hashes(one)),
+                (prints_of(out), prints_of(one)), ("out-data", "ood"),
+            )  # fmt: skip
+    return out, {one.name: halves(one) for one in sets}
 
 
 def sizes(data: Data) -> list[dict[str, Any]]:
@@ -201,46 +247,92 @@ def _smallest(data: Data) -> Number:
     return Number(least, min(counts), least, least, protocol)
 
 
-def _repair(run: Run, job: _Job, limits: Mapping[str, float]) -> None:
-    log = logger(job.options)
+def _repair(run: Run, job: _Job) -> None:
+    log, options = logger(job.options), job.options
     problem, check = _problem(job, log)
-    tried = candidates.fit_all(problem, job.names, log)
-    picked = candidates.pick(problem, tried, limits)
-    run.write_table("tried", candidates.table(problem, tried, picked, check))
-    assert picked.head is not None
-    placebos = {
-        name: check.right(head) for name, head in candidates.placebos_of(picked, tried).items()
-    }
-    proof = receipt.certify(
-        check.right(problem.old), check.right(picked.head), check.by,
-        want=job.options.want, allow=limits, placebos=placebos,
+    folder = run.folder / "state"
+    tuner = Tuner(
+        job.classifier, job.data, problem, job.out, options, folder, old_head, log
     )  # fmt: skip
-    changed = picked is not tried[0]
+    tried = candidates.fit_all(problem, job.names, log, tuner)
+    splits = _splits(job, problem, check)
+    picked = candidates.pick(tried, options.want, job.limits, splits[0].value)
+    run.write_table("tried", candidates.table(problem, tried, picked, check))
+    _prove(run, job, splits[1], tried, picked)
+    assert picked.head is not None
+    run.add_numbers(_erased(problem, tried, check))
+    write_flips(
+        run, job.data.check, (check, picked.check(check)), (problem.old, picked.head)
+    )  # fmt: skip
+    if picked is not tried[0]:
+        network = None if picked.tuned is None else picked.tuned.network.net.state_dict()
+        save_repaired(run.folder, job.spec, job.classifier, picked.head.state(), network)
+
+
+def _splits(job: _Job, problem: Problem, check: Examples) -> tuple[Split, Split]:
+    """The images that choose and those that prove, each with its out-distribution images."""
+    data = job.data
+    common = (job.store, job.options)
+    halved = [{name: both[k] for name, both in job.outside.items()} for k in (0, 1)]
+    return (
+        Split(
+            job.classifier, subset(data.fix, data.choose), lambda one: one.choose(problem),
+            halved[0], *common, proves=False,
+        ),
+        Split(
+            job.classifier, data.check, lambda one: one.check(check), halved[1], *common,
+            proves=True,
+        ),
+    )  # fmt: skip
+
+
+def _prove(
+    run: Run, job: _Job, split: Split, tried: Sequence[Candidate], picked: Candidate
+) -> None:
+    """The receipt of the picked candidate, on the check images."""
+    want, before = job.options.want, tried[0]
+    by = split.examples(before).by
+    further = {
+        key: split.gap(key, before, picked)
+        for key in keys_of(job.options, tuple(job.outside))
+        if key not in receipt.KEYS
+    }
+    placebos = candidates.placebos_of(picked, tried)
+    ahead = {name: split.gap(want, one, picked) for name, one in placebos.items()}
+    proof = receipt.certify(
+        split.right(before), split.right(picked), by,
+        want=want, allow=job.limits, further=further, ahead=ahead,
+    )  # fmt: skip
+    changed = picked is not before
     why = proof.why + MORE_DATA * (picked.name == "refit") if changed else NOTHING
     verdict = proof.verdict if changed else "not shown"
     run.write_table(
-        "verdict",
-        [{"verdict": verdict, "remedy": picked.name, "why": why, "want": job.options.want}],
+        "verdict", [{"verdict": verdict, "remedy": picked.name, "why": why, "want": want}]
     )
     run.write_table("receipt", proof.rows)
-    run.write_table("placebos", _placebo_rows(placebos, picked.head, check, job.options.want))
     run.write_table(
-        "keys",
-        receipt.key_rows(
-            problem.old.logits(check.x), picked.head.logits(check.x), check.by.labels,
-            seed=job.options.seed,
-        ),
+        "placebos",
+        [
+            {"placebo": name, "key": want, "above": gap.value, "low": gap.low, "high": gap.high}
+            for name, gap in ahead.items()
+        ],
+    )
+    assert before.head is not None and picked.head is not None
+    rows = receipt.key_rows(
+        before.head.logits(split.examples(before).x), picked.head.logits(split.examples(picked).x),
+        by.labels, seed=job.options.seed,
     )  # fmt: skip
+    for key, gap in further.items():
+        ends = (split.value(before, key), split.value(picked, key))
+        rows.append(receipt.key_row(key, *ends, gap))
+    run.write_table("keys", rows)
     run.add_numbers(
         {
             "repair.accuracy_change": proof.changes["accuracy.top1"],
             "repair.worst_group_change": proof.changes["groups.worst"],
-            **_erased(problem, tried, check),
+            **{f"repair.change.{key}": gap for key, gap in further.items()},
         }
     )
-    write_flips(run, job.data.check, check, problem.old, picked.head)
-    if changed:
-        save_repaired(run.folder, job.spec, job.classifier, picked.head.state())
 
 
 def _problem(job: _Job, log: Any) -> tuple[Problem, Examples]:
@@ -284,20 +376,6 @@ def old_head(classifier: Classifier) -> Head:
     if layer.bias is not None:
         bias = layer.bias.detach().double().cpu().numpy()
     return Head(weight, bias)
-
-
-def _placebo_rows(
-    placebos: Mapping[str, np.ndarray], head: Head, check: Examples, want: str
-) -> list[dict[str, Any]]:
-    """By how much the picked head lies above each placebo."""
-    right = check.right(head)
-    rows = []
-    for name, other in placebos.items():
-        gap = receipt.change(want, other, right, check.by.groups)
-        rows.append(
-            {"placebo": name, "key": want, "above": gap.value, "low": gap.low, "high": gap.high}
-        )
-    return rows
 
 
 def _erased(problem: Problem, tried: Sequence[Candidate], check: Examples) -> dict[str, Number]:

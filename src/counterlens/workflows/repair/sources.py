@@ -1,4 +1,4 @@
-"""Where groups come from: a column, masks, a shortcut that was found, reviewers' tags, or none."""
+"""Where groups come from: a column, masks, a shortcut or slices that were found, tags, or none."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -12,6 +12,7 @@ from counterlens.explanations.features.directions import Direction, logits_of, u
 from counterlens.models.weights import weights_hash
 from counterlens.review.store import Store, store_path
 from counterlens.runs import Run, user_path
+from counterlens.workflows.audit.slices import NONE, slices_by_id
 from counterlens.workflows.neurons.data import read_known
 from counterlens.workflows.neurons.npca import components
 from counterlens.workflows.repair.data import Data, Opened, on_backgrounds
@@ -23,8 +24,8 @@ from counterlens.workflows.repair.groups import (
     grouped_pair,
 )
 
-KINDS = ("column", "masks", "shortcut", "tags", "none")
-FORMS = "column:NAME, masks:SPEC, shortcut:RUN, tags:RUN or none"
+KINDS = ("column", "masks", "shortcut", "tags", "slices", "none")
+FORMS = "column:NAME, masks:SPEC, shortcut:RUN, tags:RUN, slices:RUN[,RUN] or none"
 NO_TAG = "no tag"
 Passes = Callable[[int], Features]
 """Features of the fix images (0) or of the check images (1)."""
@@ -62,6 +63,8 @@ def grouped(opened: Opened, source: str, classifier: Classifier, passes: Passes)
         return _by_texts(opened, (texts[0], texts[1]), f"column {rest!r}", ())
     if kind == "tags":
         return _tagged(opened, rest)
+    if kind == "slices":
+        return _by_slices(opened, rest)
     if kind == "shortcut":
         return _by_shortcut(opened, rest, classifier, passes)
     return _by_errors(opened, classifier, passes)
@@ -93,6 +96,31 @@ def _tagged(opened: Opened, folder: str) -> Data:
         texts.append([one[0][0] if one else NO_TAG for one in tags])
     note = "Groups are the tags of reviewers: an image with several has the most frequent one."
     return _by_texts(opened, (texts[0], texts[1]), f"the review of {path}", (note,))
+
+
+def _by_slices(opened: Opened, folders: str) -> Data:
+    """By the confirmed slices of audits; an image in none of them is in a group of its own."""
+    runs = [part.strip() for part in folders.split(",")]
+    texts: list[list[str]] = []
+    for images in opened.sets:
+        slices: dict[str, str] = {}
+        for run in runs:
+            slices |= slices_by_id(run)
+        own = [slices.get(str(one)) for one in images.ids]
+        unseen = [str(one) for one, name in zip(images.ids, own, strict=True) if name is None]
+        if unseen:
+            raise InputError(
+                f"{len(unseen)} of the {len(images)} images of {images.name} were not searched for "
+                f"slices in {folders}, for example {unseen[0]}: audit a set that holds the images "
+                "to fix and those to check with, with slices=True (--slices)."
+            )
+        texts.append([name or NONE for name in own])
+    note = (
+        "Groups are slices that an audit found by the errors of the model, named after what sets "
+        "them apart. Where check images took part in the search, their errors are seen as worse "
+        "than they are, before and after alike; give other images for a clean proof."
+    )
+    return _by_texts(opened, (texts[0], texts[1]), f"the slices of {folders}", (note,))
 
 
 def _by_shortcut(opened: Opened, folder: str, classifier: Classifier, passes: Passes) -> Data:
@@ -166,16 +194,16 @@ def _by_errors(opened: Opened, classifier: Classifier, passes: Passes) -> Data:
     answers = logits_of(classifier, torch.from_numpy(passes(0))).argmax(1).numpy()
     wrong = (answers != opened.labels[0]).astype(np.int64)
     wrong[opened.choose] = 0
-    if wrong.sum() < LEAST:
-        raise InputError(
-            f"the model gets {int(wrong.sum())} of the {len(opened.fit)} images to fit on wrong, "
-            f"and groups by errors need {LEAST}: name groups, or give more fix images."
-        )
+    few = int(wrong.sum()) < LEAST
+    wrong *= not few
     names = ("all", "errors of the model")
     fix_by = Grouped(opened.labels[0], wrong, opened.classes, names)
     check_by = Grouped(opened.labels[1], np.zeros_like(opened.labels[1]), opened.classes, names)
+    stand = "The classes stand" if few else "Errors of the model on the fitting half stand"
     note = (
-        "No groups were named. Errors of the model on the fitting half stand for them, and what is "
-        "proved is the worst class: a shortcut that hurts in every class alike stays unseen."
+        f"No groups were named. {stand} for them, and what is proved is the worst class: a "
+        "shortcut that hurts in every class alike stays unseen."
     )
+    if few:
+        note += f" The model gets fewer than {LEAST} of the images to fit on wrong."
     return Data(fix, check, fix_by, check_by, opened.fit, opened.choose, None, (note,))
