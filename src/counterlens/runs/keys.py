@@ -67,6 +67,8 @@ _KNOWN: dict[str, tuple[str, Unit, Better, float | None]] = {
     "ood_score.fpr95": ("FPR at 95 % TPR", "share", "down", None),
     "ood_score.worst_auroc": ("Worst-case AUROC", "share", "up", None),
     "ood.ece": ("Joint-distribution ECE", "share", "down", None),
+    "background.accuracy": ("Accuracy on another background", "share", "up", None),
+    "bias.background_gap_clear": ("Background gap, clear masks", "share", "down", None),
     "corruption.accuracy": ("Accuracy under corruption", "share", "up", 0.05),
     "corruption.mce": ("mCE", "share", "down", 0.05),
     "corruption.relative_mce": ("Relative mCE", "share", "down", None),

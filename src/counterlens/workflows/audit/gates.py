@@ -8,6 +8,7 @@ from counterlens.metrics.slices import TESTED
 from counterlens.runs import check_gates, key_part, parse_gate, refuse_impossible
 from counterlens.runs.number import Number
 from counterlens.workflows.audit import groups
+from counterlens.workflows.audit.backgrounds import background_keys
 from counterlens.workflows.audit.corruptions import corruption_keys
 from counterlens.workflows.audit.operating import operating_keys
 from counterlens.workflows.audit.settings import Settings
@@ -41,7 +42,7 @@ def possible_keys(settings: Settings) -> list[str]:
     keys += [
         f"ood.{key_part(name_of(spec))}.{metric}" for spec in settings.ood for metric in metrics
     ]
-    return keys + score_keys(settings) + corruption_keys(settings)
+    return keys + score_keys(settings) + corruption_keys(settings) + background_keys(settings)
 
 
 def score_keys(settings: Settings) -> list[str]:

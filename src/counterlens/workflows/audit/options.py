@@ -153,6 +153,13 @@ class AuditOptions(Output, Resumable, Compute, Trust, Pipeline):
         unit="NAME@ROOT",
         group="Further tests",
     )
+    masks: str | None = option(
+        None,
+        help="Masks of the objects: accuracy with other backgrounds. own, FOLDER, key:NAME of a "
+        "pack, or salient:FILE.onnx, a network such as U2-Net that makes them.",
+        unit="MASKS",
+        group="Further tests",
+    )
     slices: bool = option(
         False,
         help="Look for groups of images that nobody named on which the model errs more.",

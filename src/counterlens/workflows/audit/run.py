@@ -33,6 +33,7 @@ from counterlens.workflows.audit.attacks.radius import radius_curves
 from counterlens.workflows.audit.attacks.robustness import robustness
 from counterlens.workflows.audit.attacks.spec import parse_attack, seconds, split_attacks
 from counterlens.workflows.audit.attacks.surrogates import Surrogate, surrogates
+from counterlens.workflows.audit.backgrounds import open_object_masks, write_backgrounds
 from counterlens.workflows.audit.corruptions import check_corruptions, corruption_numbers
 from counterlens.workflows.audit.gates import check_requirements, gate_rows
 from counterlens.workflows.audit.heads import write_heads
@@ -178,6 +179,7 @@ def _audit(settings: Settings, folder: Path, facts: families.Told, objects: Obje
     check_unknown(classifier, images, outside, settings.anyway)
     fit_on = fit_images(settings, classifier, images, held, fitted)
     encoder = slices.open_encoder(settings, classifier)
+    masks = open_object_masks(settings, images)
 
     with running("audit", settings, name=name, folder=folder) as run:
         weights = weights_hash(classifier)
@@ -213,6 +215,7 @@ def _audit(settings: Settings, folder: Path, facts: families.Told, objects: Obje
         others, rows = surrogates(settings, classifier, images, protocol, objects.load)
         run.write_table("surrogates", rows)
         _attacks(outputs_of, images, outside, inside, reported, others)
+        write_backgrounds(run, classifier, images, masks, protocol, reported, settings)
         slices.write_slices(run, encoder, images, protocol.classes, settings)
         groups.write_groups(run, columns, images, settings.group_width)
         given = (outputs_of, classifier, protocol, images, held)

@@ -6,13 +6,14 @@ from functools import partial
 
 import numpy as np
 
-from counterlens.data.masks import ReadMask, open_masks, own_masks
+from counterlens.data.masks import ReadMask
 from counterlens.data.sets import subset
 from counterlens.data.synthetic.backgrounds import only_foreground
 from counterlens.errors import InputError
 from counterlens.images import ImageSet, Pixels
 from counterlens.label_spaces.matching import pair_classes
 from counterlens.progress import within
+from counterlens.workflows._shared.masks import masks_by
 from counterlens.workflows.repair import groups as grouping
 from counterlens.workflows.repair.edits import donors, swapped, usable_masks
 from counterlens.workflows.repair.groups import Codes, Grouped
@@ -105,19 +106,6 @@ def _relabelled(classes: Sequence[str], images: ImageSet) -> tuple[ImageSet, Cod
     return subset(images, rows), codes[rows]
 
 
-def masks_of(spec: str, data: str, images: ImageSet) -> ReadMask:
-    """Masks by a spec; `own` is what lies in the set itself."""
-    source = "" if data.partition("=")[2].startswith("object:") else data
-    if spec != "own":
-        return open_masks(spec, source or images.name, images, border=True)
-    found = own_masks(source or images.name, images, border=True)
-    if found is None:
-        raise InputError(
-            f"{images.name} has no masks of its own: give a folder of masks, or key:NAME of a pack."
-        )
-    return found[1]
-
-
 def on_backgrounds(opened: Opened, spec: str) -> Data:
     """Every image three times: on its own background, on another's, and on none."""
     rng = np.random.default_rng([opened.seed, 11])
@@ -152,7 +140,7 @@ def _versions(
 ) -> _Versions:
     """Three versions of the usable images of each part; backgrounds stay within the part."""
     images, labels = opened.sets[which], opened.labels[which]
-    masks = masks_of(spec, opened.specs[which], images)
+    masks = masks_by(spec, opened.specs[which], images)
     plain = Grouped(labels, np.zeros_like(labels), opened.classes, ("all",))
     readers: list[Callable[[], Pixels]] = []
     rows: list[int] = []

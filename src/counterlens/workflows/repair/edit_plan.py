@@ -4,7 +4,8 @@ import numpy as np
 
 from counterlens.images import read
 from counterlens.runs import user_path
-from counterlens.workflows.repair.data import Data, Opened, masks_of
+from counterlens.workflows._shared.masks import masks_by
+from counterlens.workflows.repair.data import Data, Opened
 from counterlens.workflows.repair.edits import (
     Edited,
     background_edit,
@@ -55,6 +56,6 @@ def _edit(
     if kind == "box":
         return box_edit(data.fix, rows, data.fix_by, parse_box(rest), rng)
     if kind == "masks":
-        masks = masks_of(rest, opened.specs[0], data.fix)
+        masks = masks_by(rest, opened.specs[0], data.fix)
         return background_edit(data.fix, rows, data.fix_by, masks, rng)
     return column_edit(rows, column_texts(data.fix, rest), data.fix_by, data.fix)

@@ -30,7 +30,8 @@ from counterlens.progress import doing
 from counterlens.runs import Number, key_part
 from counterlens.search import AttackSettings, robust
 from counterlens.types import Images, Labels
-from counterlens.workflows.audit.robustness import parse_attack, pixels
+from counterlens.workflows.audit.attacks.search import pixels
+from counterlens.workflows.audit.attacks.spec import parse_attack
 from counterlens.workflows.repair import features
 from counterlens.workflows.repair.candidates import Candidate
 from counterlens.workflows.repair.groups import content_hashes

@@ -24,6 +24,7 @@ from counterlens.report.kit.parts import (
 )
 from counterlens.report.pages.audit import (
     attacks,
+    backgrounds,
     confidence,
     corruptions,
     groups,
@@ -53,6 +54,7 @@ TABLES = (
     "ood_scores",
     "ood_score_pairs",
     "corruptions",
+    *backgrounds.TABLES,
     "robust_classes",
     "robust_confusions",
     "grids",
@@ -135,6 +137,7 @@ def sections(run: Run) -> list[Section]:
         operating.section(run),
         ood.section(run),
         corruptions.section(run),
+        backgrounds.section(run),
         attacks.section(run),
         _bias(numbers),
         _pictures(run),
@@ -250,7 +253,7 @@ def _pictures(run: Run) -> Section | None:
     groups = [
         g
         for g in dict.fromkeys(row["group"] for row in run.table("gallery"))
-        if g != "mistakes" and not g.startswith(("ood:", "slice:"))
+        if g != "mistakes" and not g.startswith(("ood:", "slice:", backgrounds.PREFIX))
     ]
     shown = galleries(run, groups, {})
     return Section("pictures", "Pictures", shown) if shown else None

@@ -16,7 +16,7 @@ from typing import Any
 from counterlens.errors import InputError
 from counterlens.losses import needs
 from counterlens.workflows._shared.settings import as_dict, build, change, merge
-from counterlens.workflows.audit.robustness import parse_attack
+from counterlens.workflows.audit.attacks.spec import parse_attack
 from counterlens.workflows.train import plan, recipes
 from counterlens.workflows.train.recipe import Recipe
 
