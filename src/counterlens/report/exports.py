@@ -163,7 +163,10 @@ def fiftyone(pictures: Sequence[Picture], classes: Sequence[str], folder: Path) 
         stem = f"{number:06d}"
         with atomic(folder / "data" / f"{stem}{one.ending}") as part:
             part.write_bytes(one.data)
-        attributes = {"id": one.id, "answer": one.answer, "confidence": one.confidence}
+        # not "id" and "confidence": those are FiftyOne's own, of the label
+        attributes = {
+            "image": one.id, "answer": one.answer, "answer_confidence": one.confidence
+        }  # fmt: skip
         known = {key: value for key, value in attributes.items() if value is not None}
         labels[stem] = {"label": one.label, "attributes": known} if one.label else None
     write_json(folder / "labels.json", {"classes": list(classes), "labels": labels})
