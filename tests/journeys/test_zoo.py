@@ -68,6 +68,7 @@ def test_whatever_has_a_card_can_be_asked_for(counterlens, name, expected) -> No
 def test_no_number_on_a_card_is_without_words(counterlens: Command) -> None:
     for card in zoo.cards():
         done = counterlens("zoo", card["name"])
+        assert done.code == 0, (card["name"], done.err)
         assert not [key for key in card["numbers"] if f"{key} " in done.out], card["name"]
 
 

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from counterlens.errors import MissingExtra
+
 
 class World:
     """The processes of a distributed training; a single one costs nothing."""
@@ -21,8 +23,13 @@ class World:
         self.rank = 0
         self._state: Any = None
         if self.size > 1:
-            from accelerate import PartialState
-
+            try:
+                from accelerate import PartialState
+            except ImportError:
+                raise MissingExtra(
+                    f"training by {self.size} processes needs accelerate. Install it: pip install "
+                    "'counterlens[train]'."
+                ) from None
             self._state = PartialState(cpu=not torch.cuda.is_available())
             self.size, self.rank = self._state.num_processes, self._state.process_index
 

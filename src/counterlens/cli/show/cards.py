@@ -83,7 +83,7 @@ def _sets(data: Mapping[str, Any]) -> Iterator[str]:
     """Names and sizes of the sets a card tells of; held-out images were not trained on."""
     parts = data.get("sets") or [part for key, part in data.items() if key in ("in", "out")]
     for part in parts:
-        yield f"{part['name']} ({part['n']:,})"
+        yield f"{part.get('name') or part['spec']} ({part['n']:,})"
     yield from data.get("sources", ())
 
 
