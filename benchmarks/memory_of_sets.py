@@ -1,11 +1,12 @@
-"""Claim: the memory of a pass over a data set does not grow with the number of its images.
+"""Claim: of a data set its list alone is held in memory (ids, places, labels, logits), no pixels.
 
 Evidence: `python benchmarks/memory_of_sets.py --out benchmarks/results/memory_of_sets.json`. Shards
 and a table (CSV) of n pictures of 32 pixels are written, opened in a process of its own and read
-once in batches; n grows thirtyfold. What may grow is what is kept per image: its id, place and
-label. Stored: resident memory after opening and the peak during the pass, above that of a process
-that has imported the same, and bytes per image of the difference between the largest and the
-smallest set.
+once in batches; n grows thirtyfold.
+Stored: resident memory after opening and the peak during the pass, above that of a process that has
+predicted a few images. From 2,000 to 60,000 images the peak grows by 287 bytes per image of shards
+and 504 of a table (their pixels are 3,072 bytes): ten million images of any size want some 3 to 5
+GB. One process reads; each worker process holds the list again.
 Not shown: logits above 2 GB, which lie in a file (tests/core/test_predictions.py).
 """
 
