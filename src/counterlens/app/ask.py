@@ -261,11 +261,11 @@ def _keep_bytes(here: Site, data: bytes, name: str) -> str:
     part = folder / f".{digest}-{uuid.uuid4().hex}"
     try:
         part.write_bytes(data)
-        kept = folder / f"{digest}-{stem}{here.decoder.check(part, name)}"
-        part.replace(kept)
+        target = folder / f"{digest}-{stem}{here.decoder.check(part, name)}"
+        part.replace(target)
     finally:
         part.unlink(missing_ok=True)
-    return str(kept)
+    return str(target)
 
 
 def _new_folder(here: Site, question: Question) -> Path:
@@ -277,10 +277,12 @@ def _new_folder(here: Site, question: Question) -> Path:
 
 def _status(here: Site, job: Job) -> dict[str, Any]:
     """A job's state, and the run it wrote where that can be opened."""
-    found = here.jobs.status(job)
+    status = here.jobs.status(job)
     folder = Path(job.run)
     inside = folder.is_relative_to(here.folders.root)
     name = str(folder.relative_to(here.folders.root)) if inside else ""
-    kept = bool(name) and (folder / "run.json").is_file()
-    pictures = [link("/file", run=name, path=path) for path in found.pop("images")] if kept else []
-    return {**found, "run": link("/run", run=name) if kept else "", "pictures": pictures}
+    exists = bool(name) and (folder / "run.json").is_file()
+    pictures = (
+        [link("/file", run=name, path=path) for path in status.pop("images")] if exists else []
+    )
+    return {**status, "run": link("/run", run=name) if exists else "", "pictures": pictures}

@@ -32,13 +32,13 @@ _HEADLINES = 3
 def index(request: Request, command: str = "", words: str = "") -> HTMLResponse:
     """All runs."""
     here = site(request)
-    found = [describe(here.folders, name) for name in here.folders.names()]
-    commands = sorted({row["command"] for row in found if not row["damaged"]})
-    wanted = [row for row in found if _wanted(row, command, words.casefold())]
+    rows = [describe(here.folders, name) for name in here.folders.names()]
+    commands = sorted({row["command"] for row in rows if not row["damaged"]})
+    wanted = [row for row in rows if _wanted(row, command, words.casefold())]
     lines = [{**row, "headline": _headline(row)} for row in wanted]
     return show(
         request, "index.html", rows=lines, commands=commands, command=command, words=words,
-        total=len(found), root=str(here.folders.root),
+        total=len(rows), root=str(here.folders.root),
     )  # fmt: skip
 
 
@@ -48,11 +48,11 @@ def one(request: Request, run: str) -> HTMLResponse:
     here = site(request)
     opened = here.folders.run(run)
     with reading(opened):
-        made = report_page(opened)
+        page = report_page(opened)
         listed = rows(opened)
         growing = _growth(here, run, opened)
     return show(
-        request, "run.html", page=made, run=run, images=len(listed), growth=growing,
+        request, "run.html", page=page, run=run, images=len(listed), growth=growing,
         done=opened.done,
         review=has_review(opened),
         study=has_study(opened),
@@ -122,18 +122,18 @@ def images(
     """The images of a run, filtered by class, confusion, confidence, group, slice or tag."""
     here = site(request)
     opened = here.folders.run(run)
-    found = rows(opened)
+    listed = rows(opened)
     wanted = Filter(
         set, label, predicted, _share(low, 0.0), _share(high, 1.0), answer, group, slice, tag
     )
-    some, count, more = page(found, wanted, after=after)
+    some, count, more = page(listed, wanted, after=after)
     query = {f.name: getattr(wanted, f.name) for f in fields(wanted)}
     query |= {"low": low, "high": high}
     cells = [cell(here, run, opened, row) for row in some]
     following = link("/images", run=run, **query, after=some[-1].number) if more else ""
     return show(
         request, "images.html", run=run, cells=cells, wanted=wanted, count=count,
-        total=len(found), choices=choices(found), following=following, low=low, high=high,
+        total=len(listed), choices=choices(listed), following=following, low=low, high=high,
         start=link("/images", run=run, **query) if after >= 0 else "",
     )  # fmt: skip
 
@@ -146,10 +146,10 @@ def compare(request: Request, kind: str = "") -> HTMLResponse:
         raise InputError("Choose two different runs to compare.")
     opened = [here.folders.run(name) for name in run]
     with tempfile.TemporaryDirectory() as folder, reading(*opened):
-        made = compare_runs(*opened, out=Path(folder) / "compared", quiet=True)
+        result = compare_runs(*opened, out=Path(folder) / "compared", quiet=True)
         idle()  # the heartbeat of the command line has nothing to tell
-        both = report_page(made.run)
-        flips = made.run.table("flips")
+        both = report_page(result.run)
+        flips = result.run.table("flips")
     known = [{row.id: row for row in rows(one)} for one in opened]
     wanted = [row for row in flips if kind in ("", row["flip"])]
     cells = [

@@ -90,9 +90,9 @@ class Folders:
 
     def names(self) -> list[str]:
         """Names of all runs, newest first; runs inside a run follow it."""
-        found = sorted(_runs_below(self.root, self.root, _DEPTH))
-        found.sort(key=lambda name: name.partition("/")[0], reverse=True)
-        return [name for name in found if self._shown(name)]
+        folders = sorted(_runs_below(self.root, self.root, _DEPTH))
+        folders.sort(key=lambda name: name.partition("/")[0], reverse=True)
+        return [name for name in folders if self._shown(name)]
 
     def _shown(self, name: str) -> bool:
         try:
@@ -144,8 +144,8 @@ class Folders:
         folder = self._reference_folder(name)
         if folder is None:
             return []
-        found = sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
-        return [one for one in found if _is_inside(folder, one)][:most]
+        files = sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
+        return [one for one in files if _is_inside(folder, one)][:most]
 
     def reference(self, name: str, file: str) -> Path:
         """One reference image."""

@@ -89,33 +89,33 @@ def rows(run: Run) -> tuple[Row, ...]:
 
 
 def page(
-    found: Sequence[Row], wanted: Filter, *, after: int = -1, most: int = 60
+    rows: Sequence[Row], wanted: Filter, *, after: int = -1, most: int = 60
 ) -> tuple[list[Row], int, bool]:
     """The next rows behind a number, how many there are in all, and whether more follow."""
-    fitting = [row for row in found if wanted.takes(row)]
+    fitting = [row for row in rows if wanted.takes(row)]
     rest = [row for row in fitting if row.number > after]
     return rest[:most], len(fitting), len(rest) > most
 
 
-def choices(found: Sequence[Row]) -> dict[str, list[tuple[str, int]]]:
+def choices(rows: Sequence[Row]) -> dict[str, list[tuple[str, int]]]:
     """The values that each filter can take, with how many images have them."""
     names = ("set", "label", "predicted")
-    out = {name: Counter(map(operator.attrgetter(name), found)) for name in names}
+    out = {name: Counter(map(operator.attrgetter(name), rows)) for name in names}
     for fact in FACTS:
-        out[fact] = Counter(value for row in found for value in row.facts.get(fact, ()))
+        out[fact] = Counter(value for row in rows for value in row.facts.get(fact, ()))
     return {name: sorted((v, n) for v, n in count.items() if v) for name, count in out.items()}
 
 
 @lru_cache(maxsize=8)
 def _rows(run: Run, stamp: object) -> tuple[Row, ...]:
     pictures, facts, listed = _from_tables(run)
-    made = _from_logits(run)
-    known = {row["id"] for row in made}
-    made += [row for row in listed if row["id"] not in known]
-    made.sort(key=lambda row: (not _wrong(row), -(row["confidence"] or 0.0)))
+    rows = _from_logits(run)
+    known = {row["id"] for row in rows}
+    rows += [row for row in listed if row["id"] not in known]
+    rows.sort(key=lambda row: (not _wrong(row), -(row["confidence"] or 0.0)))
     return tuple(
         Row(number, **row, picture=pictures.get(row["id"], ""), facts=facts.get(row["id"], {}))
-        for number, row in enumerate(made)
+        for number, row in enumerate(rows)
     )
 
 
@@ -126,8 +126,8 @@ def _wrong(row: Mapping[str, Any]) -> bool:
 def _from_logits(run: Run) -> list[dict[str, Any]]:
     out = []
     classes = [str(row["class"]) for row in run.table("per_class")]
-    for name, kept in stored_logits(run).items():
-        z = np.asarray(kept.logits, np.float64) / kept.temperature
+    for name, logits in stored_logits(run).items():
+        z = np.asarray(logits.logits, np.float64) / logits.temperature
         z -= z.max(1, keepdims=True)
         probs = np.exp(z)
         sure = probs.max(1) / probs.sum(1)
@@ -136,8 +136,8 @@ def _from_logits(run: Run) -> list[dict[str, Any]]:
         out += [
             {
                 "set": name,
-                "id": kept.ids[i],
-                "label": names[kept.labels[i]] if kept.labels[i] >= 0 else "",
+                "id": logits.ids[i],
+                "label": names[logits.labels[i]] if logits.labels[i] >= 0 else "",
                 "predicted": names[best[i]],
                 "confidence": float(sure[i]),
             }

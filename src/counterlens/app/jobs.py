@@ -43,7 +43,7 @@ class Job:
     argv: tuple[str, ...]
     run: str
     title: str
-    asked: str
+    created: str
 
 
 @dataclass(frozen=True)
@@ -58,9 +58,9 @@ class Jobs:
 
     def start(self, argv: Sequence[str], run: Path, title: str) -> Job:
         """Ask for a command; it starts when those before it have ended."""
-        asked = datetime.now(UTC)
-        name = f"{asked:%Y%m%dT%H%M%S}-{uuid.uuid4().hex[:8]}"
-        job = Job(name, tuple(argv), str(run), title, asked.isoformat(timespec="seconds"))
+        now = datetime.now(UTC)
+        name = f"{now:%Y%m%dT%H%M%S}-{uuid.uuid4().hex[:8]}"
+        job = Job(name, tuple(argv), str(run), title, now.isoformat(timespec="seconds"))
         home = self.folder / name
         home.mkdir(parents=True)
         write_json(home / "job.json", {**job.__dict__, "argv": list(job.argv)})
@@ -94,8 +94,8 @@ class Jobs:
         path = self.folder / name / "job.json"
         if not path.is_file():
             raise InputError(f"There is no explanation {name!r}.")
-        found = read_object(path)
-        return Job(**{**found, "argv": tuple(found["argv"])})
+        stored = read_object(path)
+        return Job(**{**stored, "argv": tuple(stored["argv"])})
 
     def all(self) -> list[Job]:
         """All jobs, newest first."""
@@ -199,9 +199,9 @@ def _lines(path: Path) -> list[str]:
 
 
 def _error(lines: Sequence[str], code: int | None) -> str:
-    said = [line for line in lines if line.startswith("error: ")]
-    if said:
-        return said[-1].removeprefix("error: ")
+    errors = [line for line in lines if line.startswith("error: ")]
+    if errors:
+        return errors[-1].removeprefix("error: ")
     if code is None:
         return "The app ended before the explanation did. Ask again."
     if code < 0:
@@ -215,11 +215,11 @@ def _error(lines: Sequence[str], code: int | None) -> str:
 def _images(run: Path) -> list[str]:
     """Pictures that the run holds so far, oldest first."""
     try:
-        found = [p for p in (run / "images").glob("*.png") if not p.name.startswith(".")]
-        found.sort(key=lambda path: path.stat().st_mtime_ns)
+        files = [p for p in (run / "images").glob("*.png") if not p.name.startswith(".")]
+        files.sort(key=lambda path: path.stat().st_mtime_ns)
     except OSError:
         return []
-    return [f"images/{path.name}" for path in found[-12:]]
+    return [f"images/{path.name}" for path in files[-12:]]
 
 
 def _alive(home: Path, job: Job) -> bool:

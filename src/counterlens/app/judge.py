@@ -54,9 +54,9 @@ def reviews(request: Request) -> HTMLResponse:
             run = here.folders.run(name)
             if has_review(run):
                 store = store_if_any(run)
-                said = len(store.history()) if store else 0
+                count = len(store.history()) if store else 0
                 command = str(run.manifest["command"])
-                rows.append({"name": name, "command": command, "verdicts": said})
+                rows.append({"name": name, "command": command, "verdicts": count})
         except CounterlensError:
             continue  # the list of runs says what is wrong with it
     return show(request, "reviews.html", rows=rows)
@@ -69,7 +69,7 @@ def review(
     """Where a review stands; with a name, the place to judge."""
     here = site(request)
     opened = here.folders.run(run)
-    found = review_of(opened)
+    queue = review_of(opened)
     if not reviewer.strip() or here.read_only:
         return _overview(request, here, run, opened)
     name = _named(reviewer, role)
@@ -80,7 +80,7 @@ def review(
     return show(
         request, template, run=run, reviewer=name, role=role, tags=TAGS, done=done,
         total=len(_contested(store, name)) if role == "adjudicator" else total,
-        pairs=bool(found.items[0].before), size=len(found.items),
+        pairs=bool(queue.items[0].before), size=len(queue.items),
     )  # fmt: skip
 
 
@@ -192,10 +192,10 @@ def _definition(here: Site, label: str) -> str:
 
 def _overview(request: Request, here: Site, run: str, opened: Run) -> HTMLResponse:
     """Outcomes, people, agreement, gold items, and what is left to do."""
-    found = review_of(opened)
+    queue = review_of(opened)
     store = None if here.read_only else store_of(opened)
     store = store or store_if_any(opened)
-    ids = [item.id for item in found.items]
+    ids = [item.id for item in queue.items]
     latest = store.latest() if store else []
     outcomes = Counter(d.outcome for d in decisions(ids, latest).values())
     people = Counter((v.reviewer, v.role) for v in latest)
@@ -206,7 +206,7 @@ def _overview(request: Request, here: Site, run: str, opened: Run) -> HTMLRespon
         people=sorted(people.items()), given=given, numbers=list(numbers.values()),
         gold_numbers=list(gold_numbers(store).values()) if store else [],
         gold="\n".join(f"{v} {i}" for i, v in gold(store).items()) if store else "",
-        kind=found.kind, reviewers="\n".join(given),
+        kind=queue.kind, reviewers="\n".join(given),
     )  # fmt: skip
 
 
@@ -249,13 +249,13 @@ def _contested(store: Store, name: str) -> list[Task]:
     """Images on which reviewers differ, and which this person did not review."""
     latest = store.latest()
     ids = store.items()
-    made = decisions(ids, latest)
+    decided = decisions(ids, latest)
     mine = {v.item: v.verdict for v in latest if v.reviewer == name and v.role == "adjudicator"}
     return [
         Task(place, item, mine.get(item, ""))
         for place, item in enumerate(ids)
-        if made[item].outcome == "contested"
-        and same_person(name) not in map(same_person, made[item].verdicts)
+        if decided[item].outcome == "contested"
+        and same_person(name) not in map(same_person, decided[item].verdicts)
     ]
 
 
@@ -296,18 +296,18 @@ def _take(here: Site, run: str, given: Any) -> JSONResponse:
     store = store_of(opened)
     verdicts = [_verdict(row) for row in given]
     store.add(verdicts)
-    found = review_of(opened)
+    queue = review_of(opened)
     reveal = {
-        v.item: _revealed(found.items[found.places[v.item]])
+        v.item: _revealed(queue.items[queue.places[v.item]])
         for v in verdicts
-        if v.item in found.places
+        if v.item in queue.places
     }
     last = verdicts[-1]
     done, total = counts(store, last.reviewer, role=last.role)
     if last.role == "adjudicator":
         total = len(_contested(store, last.reviewer)) + done
-    kept = [v.mark for v in verdicts]
-    return JSONResponse({"kept": kept, "reveal": reveal, "done": done, "total": total})
+    marks = [v.mark for v in verdicts]
+    return JSONResponse({"kept": marks, "reveal": reveal, "done": done, "total": total})
 
 
 def _verdict(row: Any) -> Verdict:

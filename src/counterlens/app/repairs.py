@@ -61,7 +61,7 @@ def accepted_pairs(run: Run) -> list[tuple[str, str, str, str]]:
     """Original, its label, counterfactual and target of every pair that was accepted."""
     store = store_if_any(run)
     items = review_of(run).items
-    made = decisions([item.id for item in items], store.latest() if store else [])
+    decided = decisions([item.id for item in items], store.latest() if store else [])
     labels = {
         str(row["image"]): str(row.get("label") or row.get("predicted") or "")
         for name in ("counterfactuals", "quality")
@@ -71,7 +71,7 @@ def accepted_pairs(run: Run) -> list[tuple[str, str, str, str]]:
     return [
         (item.before, labels[item.id], item.image, item.label)
         for item in items
-        if made[item.id].outcome == "accept"
+        if decided[item.id].outcome == "accept"
     ]
 
 
@@ -112,6 +112,6 @@ def _judged(run: Run) -> dict[str, int]:
     """How many pairs there are, and how many were accepted and refused."""
     store = store_if_any(run)
     ids = [item.id for item in review_of(run).items]
-    made = decisions(ids, store.latest() if store else [])
-    words = [one.outcome for one in made.values()]
+    decided = decisions(ids, store.latest() if store else [])
+    words = [one.outcome for one in decided.values()]
     return {"pairs": len(ids), "accepted": words.count("accept"), "refused": words.count("reject")}

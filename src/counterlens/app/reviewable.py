@@ -63,9 +63,9 @@ def review_of(run: Run) -> Review:
         if path.is_file():
             facts = path.stat()
             with reading(run):
-                found = _read(run, name, facts.st_mtime_ns, facts.st_size)
-            if found.items:
-                return found
+                queue = _read(run, name, facts.st_mtime_ns, facts.st_size)
+            if queue.items:
+                return queue
     raise InputError(f"{run.folder.name} holds nothing to review.")
 
 
@@ -131,17 +131,17 @@ def _suspects(run: Run, rows: list[dict[str, Any]]) -> list[Item]:
 
 def _pairs(run: Run, rows: list[dict[str, Any]]) -> list[Item]:
     question = "Does the changed picture show its target, fit to be trained on?"
-    found = {}
+    items = {}
     for row in rows:
         if not row.get("image") or not row.get("original"):
             continue
         sure = row.get("after", row.get("confidence"))
-        found[str(row["image"])] = Item(
+        items[str(row["image"])] = Item(
             str(row["image"]), str(row["target"]), str(row["image"]), question,
             before=str(row["original"]), answer=str(row.get("verdict", row.get("answer", ""))),
             confidence=float(sure) if isinstance(sure, (int, float)) else None,
         )  # fmt: skip
-    return list(found.values())
+    return list(items.values())
 
 
 _READERS: dict[str, Callable[[Run, list[dict[str, Any]]], list[Item]]] = {

@@ -48,12 +48,12 @@ def create(
     Args:
         decoder: processes that read pictures; None: its own, which end with it.
     """
-    kept = "" if options.read_only else str(folders.state / "thumbnails.sqlite")
+    store = "" if options.read_only else str(folders.state / "thumbnails.sqlite")
     here = Site(
         folders,
         secrets,
         decoder or Decoder(),
-        Thumbnails(kept),
+        Thumbnails(store),
         Jobs(folders.state / "jobs"),
         options.read_only,
         options.offer,

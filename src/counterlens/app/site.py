@@ -35,8 +35,8 @@ class Site:
 
 def site(request: Request) -> Site:
     """The app that a request came to."""
-    found: Site = request.app.state.site
-    return found
+    state: Site = request.app.state.site
+    return state
 
 
 def show(request: Request, template: str, *, status: int = 200, **context: Any) -> HTMLResponse:

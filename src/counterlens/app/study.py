@@ -70,9 +70,9 @@ def studies(request: Request) -> HTMLResponse:
         try:
             run = here.folders.run(name)
             if has_study(run):
-                said = Answers(answers_path(run.folder)).latest()
-                raters = len({one.rater for one in said})
-                rows.append({"name": name, "pairs": len(pairs_of(run)), "answers": len(said),
+                answers = Answers(answers_path(run.folder)).latest()
+                raters = len({one.rater for one in answers})
+                rows.append({"name": name, "pairs": len(pairs_of(run)), "answers": len(answers),
                              "raters": raters})  # fmt: skip
         except CounterlensError:
             continue
@@ -89,15 +89,15 @@ def study(request: Request, run: str, rater: str = "") -> HTMLResponse:
         raise InputError(
             f"{run} holds no pairs for a study. Make some: counterlens explain evaluate."
         )
-    said = Answers(answers_path(opened.folder)).latest()
-    name = _spelled(said, rater)
+    answers = Answers(answers_path(opened.folder)).latest()
+    name = _spelled(answers, rater)
     if not name or here.read_only:
         return show(
-            request, "study.html", run=run, numbers=list(results(said).items()), pairs=len(pairs),
-            answers=len(said), raters=sorted({one.rater for one in said}),
+            request, "study.html", run=run, pairs=len(pairs), answers=len(answers),
+            numbers=list(results(answers).items()), raters=sorted({one.rater for one in answers}),
             control=control_audit(here, opened) is not None,
         )  # fmt: skip
-    done = {one.pair for one in said if one.rater == name}
+    done = {one.pair for one in answers if one.rater == name}
     mine = trials(pairs, name)
     left = [trial for trial in mine if trial.pair.name not in done]
     if not left:
@@ -148,7 +148,7 @@ def _take(here: Site, run: str, given: Any) -> JSONResponse:
     try:
         name = _spelled(Answers(answers_path(opened.folder)).latest(), str(given["rater"]))
         trial = _trial(opened, name, str(given["pair"]))
-        said = {
+        texts = {
             str(question): {side: bool(sides[side]) for side in ("A", "B")}
             for question, sides in dict(given["questions"]).items()
         }
@@ -157,15 +157,15 @@ def _take(here: Site, run: str, given: Any) -> JSONResponse:
         raise InputError("an answer lacks rater, pair, questions, better or mark.") from None
     arm, _ = _shown(here, run, opened, name, trial)
     sides = sides_of(trial, arm)
-    answer = Answer(name, trial.pair.name, *sides, said, better, mark, arm)
+    answer = Answer(name, trial.pair.name, *sides, texts, better, mark, arm)
     Answers(answers_path(opened.folder)).add(answer)
     return JSONResponse({"kept": mark})
 
 
-def _spelled(said: Sequence[Answer], rater: str) -> str:
+def _spelled(answers: Sequence[Answer], rater: str) -> str:
     """A name as it was given before, so that one person is not two."""
     name = " ".join(rater.split())[:80]
-    return next((o.rater for o in said if same_person(o.rater) == same_person(name)), name)
+    return next((o.rater for o in answers if same_person(o.rater) == same_person(name)), name)
 
 
 def _trial(run: Run, rater: str, pair: str) -> Trial:
@@ -193,8 +193,8 @@ def _shown(
     arm = arm if real else ARMS[0]
     out: dict[str, list[Callable[[], Response]]] = {}
     for side, method in zip("AB", sides_of(trial, arm), strict=True):
-        made = trial.pair.images.get(method, "")
-        out[side] = real if method == CONTROL else [partial(_file, here, run, made)]
+        file = trial.pair.images.get(method, "")
+        out[side] = real if method == CONTROL else [partial(_file, here, run, file)]
     return arm, out
 
 
@@ -224,17 +224,17 @@ def sorted_images(here: Site, name: str, audit: Run, target: str) -> list[Callab
     """Real images labelled as the target, from the highest logit of the target to the lowest."""
     rows = [row for row in image_rows(audit) if row.label == target]
     listed = {row.id: row for row in rows if cell(here, name, audit, row)["address"]}
-    found = by_logit(audit, target, set(listed))
-    places = np.linspace(0, len(found) - 1, min(_SORTED, len(found))).round().astype(int)
-    return [partial(row_picture, here, audit, listed[found[int(k)]]) for k in places]
+    ordered = by_logit(audit, target, set(listed))
+    places = np.linspace(0, len(ordered) - 1, min(_SORTED, len(ordered))).round().astype(int)
+    return [partial(row_picture, here, audit, listed[ordered[int(k)]]) for k in places]
 
 
 def by_logit(audit: Run, target: str, wanted: Container[str]) -> list[str]:
     """Ids of an audit's images, from the highest logit of a class to the lowest."""
     classes = [str(row["class"]) for row in audit.table("per_class")]
-    found: list[tuple[float, str]] = []
-    for kept in stored_logits(audit).values():
-        if kept.role == "in" and target in classes and len(classes) == kept.logits.shape[1]:
-            logits = np.asarray(kept.logits[:, classes.index(target)])
-            found += [(float(z), i) for z, i in zip(logits, kept.ids, strict=True) if i in wanted]
-    return [own for _, own in sorted(found, reverse=True)]
+    ranked: list[tuple[float, str]] = []
+    for one in stored_logits(audit).values():
+        if one.role == "in" and target in classes and len(classes) == one.logits.shape[1]:
+            logits = np.asarray(one.logits[:, classes.index(target)])
+            ranked += [(float(z), i) for z, i in zip(logits, one.ids, strict=True) if i in wanted]
+    return [own for _, own in sorted(ranked, reverse=True)]

@@ -90,9 +90,9 @@ def ratchet(
     """Check a release: failures that were mended must not come back."""
     from counterlens.workflows.compare.ratchet import ratchet as run_ratchet
 
-    found = run_ratchet(suite, run, options=options)
-    finish(found, as_json=options.json, quiet=options.quiet)
-    if any(not row["passed"] for row in found.table("gates")):
+    result = run_ratchet(suite, run, options=options)
+    finish(result, as_json=options.json, quiet=options.quiet)
+    if any(not row["passed"] for row in result.table("gates")):
         raise typer.Exit(1)
 
 
@@ -130,15 +130,15 @@ def zoo(
     """List the shipped models, image–text pairs, generators and samples, or show a card."""
     from counterlens import zoo as shipped
 
-    found = shipped.any_card(name) if name else shipped.cards()
+    cards = shipped.any_card(name) if name else shipped.cards()
     if options.json:
-        print(json.dumps(found, indent=1, ensure_ascii=False))
-    elif isinstance(found, dict):
+        print(json.dumps(cards, indent=1, ensure_ascii=False))
+    elif isinstance(cards, dict):
         from counterlens.cli.show.cards import show_card
 
-        show_card(found)
+        show_card(cards)
     else:
-        for card in found:
+        for card in cards:
             print(f"zoo:{card['name']:28} {card.get('summary', '')}")
         for sample in sorted([*shipped.samples(), *shipped.DRAWN]):
             print(f"sample:{sample:25} {shipped.any_card(sample)['what']}")

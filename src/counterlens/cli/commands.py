@@ -198,14 +198,14 @@ def records(app: typer.Typer) -> dict[str, type[Any]]:
     """Every command that is made from a record, `curate adversarial` with both words."""
     from typer.main import get_command
 
-    found: dict[str, type[Any]] = {}
+    kinds: dict[str, type[Any]] = {}
 
     def walk(node: Any, words: tuple[str, ...]) -> None:
         kind = getattr(node.callback, "options_record", None)
         if kind is not None:
-            found[" ".join(words)] = kind
+            kinds[" ".join(words)] = kind
         for word, child in sorted(getattr(node, "commands", {}).items()):
             walk(child, (*words, word))
 
     walk(get_command(app), ())
-    return found
+    return kinds

@@ -41,14 +41,14 @@ def exit_code(command: Callable[[], Any]) -> int:
             from counterlens.runs import discard_unstarted
 
             discard_unstarted()
-        _say(f"error: {error}")
+        _print(f"error: {error}")
         return error.exit_code
     except OSError as error:
-        _say(f"error: {_storage(error)}")
+        _print(f"error: {_storage(error)}")
         return 2
     except Exception as error:
         if "does not require grad" in str(error):  # torch, wherever a gradient is asked for
-            _say(f"error: {NO_GRADIENTS}")
+            _print(f"error: {NO_GRADIENTS}")
             return InputError.exit_code
         return _usage(error) or _crashed()
     if code == INTERRUPTED:  # Typer answers Ctrl-C itself, without a word
@@ -78,9 +78,9 @@ def _stopped(word: str, code: int) -> int:
 
     run = latest()
     if run is None or not run.folder.is_dir() or run.done:
-        _say(f"{word}; no run was under way, so there is nothing to resume.")
+        _print(f"{word}; no run was under way, so there is nothing to resume.")
     else:
-        _say(
+        _print(
             f"{word}; what was done is kept in {run.folder}. To go on, repeat the command with "
             f"--out {run.folder} --resume."
         )
@@ -92,7 +92,7 @@ def _exited(error: SystemExit) -> int:
     if isinstance(error.__context__, BrokenPipeError):
         return 1
     last = traceback.extract_tb(error.__traceback__)[-1]
-    _say(
+    _print(
         f"error: {last.filename}, line {last.lineno} called sys.exit({error.code!r}) before the "
         "command was finished. A model must not end the program: raise an error instead."
     )
@@ -132,7 +132,7 @@ def _usage(error: Exception) -> int:
 def _crashed() -> int:
     text = traceback.format_exc()
     sys.stderr.write(text)
-    _say(f"crash: this is a defect of counterlens.{_keep_crash(text)}")
+    _print(f"crash: this is a defect of counterlens.{_keep_crash(text)}")
     return CRASHED
 
 
@@ -151,6 +151,6 @@ def _keep_crash(text: str) -> str:
     return f" The traceback is kept in {path}."
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     colour = sys.stderr.isatty() and "NO_COLOR" not in os.environ
     sys.stderr.write(f"\033[31m{text}\033[0m\n" if colour else f"{text}\n")

@@ -155,12 +155,12 @@ def _protocol(facts: Mapping[str, Any], numbers: Mapping[str, Number]) -> tuple[
 
 
 def _settings(facts: Mapping[str, Any]) -> Grid:
-    kept = {
+    settings = {
         name: ", ".join(map(str, value)) if isinstance(value, list) else value
         for name, value in facts["settings"].items()
         if value not in (None, "", [], (), False, 0) and name != "device"
     }
-    return _facts([*kept.items(), ("seed", facts.get("seed")), ("device", facts.get("device"))])
+    return _facts([*settings.items(), ("seed", facts.get("seed")), ("device", facts.get("device"))])
 
 
 def _numbers(numbers: Mapping[str, Number], kind: str) -> tuple[Grid, ...]:

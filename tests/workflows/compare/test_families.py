@@ -80,12 +80,12 @@ def test_training_is_told_only_where_it_is_known(card: dict[str, object], words:
 
 
 def test_facts_may_be_told_and_mistakes_are_named() -> None:
-    told = families.told(["zoo:a: family=x", "zoo:a: training=y"], ["zoo:a", "zoo"])
+    told = families.facts_of(["zoo:a: family=x", "zoo:a: training=y"], ["zoo:a", "zoo"])
     assert told == {"zoo:a": {"family": "x", "training": "y"}}
     with pytest.raises(InputError, match="NAME one of plain, gated"):
-        families.told(["plian: family=x"], ["plain", "gated"])
+        families.facts_of(["plian: family=x"], ["plain", "gated"])
     with pytest.raises(InputError, match="KEY one of family, attention, training"):
-        families.told(["plain: size=3"], ["plain"])
+        families.facts_of(["plain: size=3"], ["plain"])
 
 
 def test_what_is_told_replaces_what_was_read(compared: Run) -> None:

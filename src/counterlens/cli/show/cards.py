@@ -23,12 +23,12 @@ def show_card(card: Mapping[str, Any]) -> None:
     facts = {what: text for what, text in _facts(card) if text}
     for what, text in facts.items():
         console.print(f"{what:12}{text}", highlight=False, soft_wrap=True)
-    numbers = {key: Number.from_json(found) for key, found in card.get("numbers", {}).items()}
+    numbers = {key: Number.from_json(number) for key, number in card.get("numbers", {}).items()}
     if numbers:
         keys = in_order(numbers, AUDIT)
         console.print(numbers_table(numbers, keys, _kinds(card)), highlight=False)
-        told = f"Protocols, recipe and data in full: counterlens zoo {card['name']} --json"
-        console.print(told, highlight=False, soft_wrap=True)
+        hint = f"Protocols, recipe and data in full: counterlens zoo {card['name']} --json"
+        console.print(hint, highlight=False, soft_wrap=True)
 
 
 def _facts(card: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -44,8 +44,8 @@ def _facts(card: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     audit = card.get("audit") or {}
     if audit:
         fitted = audit.get("calibrate")
-        heat = f", temperature fitted on {fitted}" if fitted else ""
-        yield "audited", f"{audit['date']} on {audit['data']}{heat}"
+        temperature = f", temperature fitted on {fitted}" if fitted else ""
+        yield "audited", f"{audit['date']} on {audit['data']}{temperature}"
     yield "source", str(card.get("source", ""))
     yield "licence", str(card.get("licence", ""))
 
@@ -56,8 +56,8 @@ def _command(card: Mapping[str, Any]) -> str:
     start = {"start": f"zoo:{recipe['start']}"} if recipe.get("start") else {}
     changes = recipes.changes_of({**recipe, **start})
     out = " --out-data POOL" if "out" in card["data"] else ""
-    told = "".join(f" --set {shlex.quote(text)}" for text in changes)
-    return f"counterlens train {recipe['name']} --data TRAIN{out}{told}"
+    options = "".join(f" --set {shlex.quote(text)}" for text in changes)
+    return f"counterlens train {recipe['name']} --data TRAIN{out}{options}"
 
 
 def _kinds(card: Mapping[str, Any]) -> dict[str, str]:
@@ -65,13 +65,13 @@ def _kinds(card: Mapping[str, Any]) -> dict[str, str]:
     kinds = {
         key_part(name): kind for name, kind in (card.get("audit") or {}).get("ood", {}).items()
     }
-    found = {key: kinds.get(meaning(key).subject, "") for key in card["numbers"]}
-    return {key: _APART[kind] for key, kind in found.items() if kind in _APART}
+    subjects = {key: kinds.get(meaning(key).subject, "") for key in card["numbers"]}
+    return {key: _APART[kind] for key, kind in subjects.items() if kind in _APART}
 
 
 def _recipe(card: Mapping[str, Any]) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = card.get("recipe") or {}
-    return found
+    recipe: Mapping[str, Any] = card.get("recipe") or {}
+    return recipe
 
 
 def _words(key: str, value: Any) -> str:
@@ -90,7 +90,7 @@ def _sets(data: Mapping[str, Any]) -> Iterator[str]:
 def _training(card: Mapping[str, Any]) -> str:
     epochs, seconds = zoo.cost(card)
     device = (card.get("training") or {}).get("device")
-    told = [f"{epochs} epochs"] if epochs else []
+    parts = [f"{epochs} epochs"] if epochs else []
     if seconds is not None:
-        told.append(f"{seconds / 60:.1f} min" + (f" on {device}" if device else ""))
-    return ", ".join(told)
+        parts.append(f"{seconds / 60:.1f} min" + (f" on {device}" if device else ""))
+    return ", ".join(parts)

@@ -36,8 +36,8 @@ def show_run(run: Any, parts: Sequence[Any] = ()) -> None:
     if command == "compare":
         _comparison(console, run)
     else:
-        told = _sentences(console, run) if command == "explain" else 0
-        if told != 1:  # numbers with n = 1 say nothing that the sentence does not
+        sentences = _sentences(console, run) if command == "explain" else 0
+        if sentences != 1:  # numbers with n = 1 say nothing that the sentence does not
             _numbers(console, run, command)
     for part in parts or (run,):
         _warnings(console, part, f"{model_words(str(part.manifest.get('model')))}: " * bool(parts))
@@ -52,12 +52,12 @@ def _numbers(console: Console, run: Any, command: str) -> None:
     if facts.get("model") and facts.get("data"):
         head = f"{model_words(str(facts['model']))} on {facts['data']}"
         console.print(Text(f"\n{head}", style="bold"))
-    found: Mapping[str, Number] = run.numbers
-    keys = headline_keys(command, found)
+    numbers: Mapping[str, Number] = run.numbers
+    keys = headline_keys(command, numbers)
     if not keys:  # pictures alone
         return
-    console.print(numbers_table(found, keys), highlight=False)
-    rest = len(found) - len(keys)
+    console.print(numbers_table(numbers, keys), highlight=False)
+    rest = len(numbers) - len(keys)
     if rest:
         console.print(f"{rest} more numbers and their protocols are in the report.")
 
@@ -65,11 +65,12 @@ def _numbers(console: Console, run: Any, command: str) -> None:
 def _sentences(console: Console, run: Any) -> int:
     """A sentence per counterfactual of an explanation and the run's notes; how many there are."""
     rows = headline_rows(run.table("counterfactuals"))
-    asked = any(row.get("opinions") for row in rows)
+    judged = any(row.get("opinions") for row in rows)
     lines = [
-        f"{sentence(row)}.{f' {second_opinion(row)}.' if asked else ''}" for row in rows[:SENTENCES]
+        f"{sentence(row)}.{f' {second_opinion(row)}.' if judged else ''}"
+        for row in rows[:SENTENCES]
     ]
-    if rows and not asked:
+    if rows and not judged:
         lines.append(f"{second_opinion(rows[0])}.")
     if len(rows) > SENTENCES:
         lines.append(f"{len(rows) - SENTENCES} more are in the report.")
@@ -81,21 +82,21 @@ def _sentences(console: Console, run: Any) -> int:
 
 
 def numbers_table(
-    found: Mapping[str, Number], keys: Sequence[str], notes: Mapping[str, str] | None = None
+    numbers: Mapping[str, Number], keys: Sequence[str], notes: Mapping[str, str] | None = None
 ) -> Table:
     """One line per number: words, value, interval, n, how far it can be trusted, and a note."""
     table = _plain_table(("", "left"), ("", "right"), ("95 % interval", "left"), ("n", "right"))
     table.add_column()
     for key in keys:
-        number, m = found[key], meaning(key)
+        number, m = numbers[key], meaning(key)
         why = f"({number.reason})" if number.bound else number.reason
-        told = [text for text in (why, verdict(number), (notes or {}).get(key)) if text]
+        notes_of = [text for text in (why, verdict(number), (notes or {}).get(key)) if text]
         table.add_row(
             m.label,
             show_number(number, m.unit),
             show_interval(number, m.unit),
             f"{number.n:,}",
-            "; ".join(told),
+            "; ".join(notes_of),
         )
     return table
 

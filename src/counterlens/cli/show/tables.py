@@ -11,11 +11,11 @@ WIDE = 150
 
 def show_table1(
     rows: Sequence[Mapping[str, Any]],
-    made: Sequence[Mapping[str, Any]],
+    measured: Sequence[Mapping[str, Any]],
     differences: Sequence[Mapping[str, str]],
 ) -> None:
     """Print "ours (paper)" per model and column to standard error, and what differs in protocol."""
-    states = {row["row"]: row for row in made}
+    states = {row["row"]: row for row in measured}
     metrics = list(dict.fromkeys(row["metric"] for row in rows))
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("ours (paper), %")
@@ -29,7 +29,7 @@ def show_table1(
     console = console if console.is_terminal else Console(stderr=True, width=WIDE)
     console.print(table)
     console.print(_LEGEND)
-    for row in made:
+    for row in measured:
         if row["failures"]:
             console.print(f"Failure cases of {row['row']}: {'; '.join(row['failures'])}.")
         for text in row["unjudged"]:

@@ -131,7 +131,7 @@ class Strip:
 
     kind: ClassVar[str] = "strip"
     title: str
-    told: str
+    text: str
     pictures: Sequence[Picture]
     name: str
 

@@ -54,14 +54,14 @@ def second_opinion(row: Row) -> str:
     opinions = row.get("opinions") or ()
     if not opinions:
         return "No second model was asked (--with)"
-    told = [
+    parts = [
         f"{one['judge']} agrees ({row['target']} {show(one['after'], 'share')})"
         if one["agrees"]
         else f"{one['judge']} does not agree: it answers {one['answer']} "
         f"({row['target']} {show(one['after'], 'share')})"
         for one in opinions
     ]
-    return "; ".join(told)
+    return "; ".join(parts)
 
 
 _SIGNS = {"l2": "l₂", "l1": "l₁", "linf": "l∞"}

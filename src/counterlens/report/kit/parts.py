@@ -94,8 +94,8 @@ def number_list(numbers: Mapping[str, Number], *, caption: str, keys: bool = Fal
             badge=trust_badge(number),
         )
         why = "; ".join(reasons(number))
-        told = Cell(number.protocol, sub=f"Verdict: {why}." if why else "")
-        rows.append([name, value, Cell(interval), Cell(f"{number.n:,}", sort=number.n), told])
+        protocol = Cell(number.protocol, sub=f"Verdict: {why}." if why else "")
+        rows.append([name, value, Cell(interval), Cell(f"{number.n:,}", sort=number.n), protocol])
     columns = [
         Column("Key" if keys else "Number"),
         Column("Value", numeric=True),
@@ -110,15 +110,15 @@ def number_matrix(
     numbers: Mapping[str, Number], area: str, *, caption: str, subject: str
 ) -> tuple[Table, Protocols] | None:
     """Subjects down, metrics across, for keys `area.subject.metric`."""
-    found = {k: n for k, n in numbers.items() if meaning(k).area == area and meaning(k).subject}
-    if not found:
+    shown = {k: n for k, n in numbers.items() if meaning(k).area == area and meaning(k).subject}
+    if not shown:
         return None
-    subjects = list(dict.fromkeys(meaning(k).subject for k in found))
-    metrics = list(dict.fromkeys(meaning(k).metric for k in found))
+    subjects = list(dict.fromkeys(meaning(k).subject for k in shown))
+    metrics = list(dict.fromkeys(meaning(k).metric for k in shown))
     rows = []
     for name in subjects:
         cells = [
-            number_cell(f"{area}.{name}.{m}", found.get(f"{area}.{name}.{m}")) for m in metrics
+            number_cell(f"{area}.{name}.{m}", shown.get(f"{area}.{name}.{m}")) for m in metrics
         ]
         rows.append([Cell(subject_words(area, name)), *cells])
     arrows = {"up": "higher is better", "down": "lower is better", "": ""}
@@ -129,12 +129,12 @@ def number_matrix(
             for m in metrics
         ),
     ]
-    told = [
+    protocols = [
         (metric_words(area, m), line)
         for m in metrics
-        for line in dict.fromkeys(n.protocol for k, n in found.items() if meaning(k).metric == m)
+        for line in dict.fromkeys(n.protocol for k, n in shown.items() if meaning(k).metric == m)
     ]
-    return Table(caption, columns, rows), Protocols(told)
+    return Table(caption, columns, rows), Protocols(protocols)
 
 
 def plain_table(
@@ -201,17 +201,17 @@ def _plain_cell(value: object) -> Cell:
 def galleries(run: Run, groups: Iterable[str], titles: Mapping[str, str]) -> list[Gallery]:
     """Pictures of the given groups of the gallery table, most important first."""
     table = run.table("gallery")
-    made = []
+    out = []
     for group in groups:
         rows = [row for row in table if row["group"] == group]
-        found = [
+        pictures = [
             p for p in (_picture(run, row, i) for i, row in enumerate(rows[:PICTURES], 1)) if p
         ]
-        if not found:
+        if not pictures:
             continue
         note = f"The first {PICTURES} of {len(rows)}." if len(rows) > PICTURES else ""
-        made.append(Gallery(titles.get(group, group), found, anchor(group), note))
-    return made
+        out.append(Gallery(titles.get(group, group), pictures, anchor(group), note))
+    return out
 
 
 def anchor(text: str) -> str:
@@ -234,8 +234,8 @@ def embed(run: Run, name: object) -> tuple[str, bool] | None:
 
 
 def _picture(run: Run, row: Mapping[str, Any], number: int) -> Picture | None:
-    found = embed(run, row["image"])
-    if found is None:
+    embedded = embed(run, row["image"])
+    if embedded is None:
         return None
     label, predicted = row.get("label"), row.get("predicted")
     sure = _confidence(row.get("confidence"))
@@ -252,7 +252,7 @@ def _picture(run: Run, row: Mapping[str, Any], number: int) -> Picture | None:
         line = f"really {label}" if wrong else ("right" if known else "")
         truth = f"Label {label}. " if known else "Outside the model’s classes. "
         alt = f"{truth}Predicted {predicted} with confidence {sure}."
-    return Picture(found[0], alt, title, line, str(row.get("id", "")), found[1], number)
+    return Picture(embedded[0], alt, title, line, str(row.get("id", "")), embedded[1], number)
 
 
 def _confidence(value: float | None) -> str:

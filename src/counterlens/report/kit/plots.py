@@ -59,12 +59,12 @@ def sizes(series: Sequence[Series], *, title: str, y_label: str, percent: bool =
             ends = [(frame.x(x), frame.y(lower)), (frame.x(x), frame.y(upper))]
             parts.append(svg.path(ends, f"stem s{index % 6}"))
         parts.append(svg.line(frame, Series(line.name, points, labels=line.labels), index))
-    told = "; ".join(
+    text = "; ".join(
         f"{label}, {x / 1e6:.3g} million parameters: {svg.tick(y, percent)}"
         for line in series
         for label, (x, y) in zip(line.labels, line.points, strict=True)
     )
-    return svg.drawing(frame, title, told, parts)
+    return svg.drawing(frame, title, text, parts)
 
 
 def _decades(low: float, high: float) -> list[tuple[float, str]]:
@@ -77,10 +77,10 @@ def _decades(low: float, high: float) -> list[tuple[float, str]]:
     steps: tuple[float, ...] = (1, 2, 5) if wide <= 1.5 else (1,)
     steps = (1, 1.5, 2, 3, 4, 6, 8) if wide < 0.7 else steps
     tens = range(math.floor(low), math.ceil(high) + 1)
-    found = [(math.log10(step * 10.0**k), step * 10.0**k) for k in tens for step in steps]
+    ticks = [(math.log10(step * 10.0**k), step * 10.0**k) for k in tens for step in steps]
     return [
         (round(x, 3), f"{v / 1e6:g} M" if v >= 1e5 else f"{v / 1e3:g} k")
-        for x, v in found
+        for x, v in ticks
         if low - 1e-9 <= x <= high + 1e-9
     ]
 
@@ -109,14 +109,14 @@ def reliability(rows: Sequence[Mapping[str, float]], *, title: str) -> Markup:
         svg.path([(frame.x(0), floor), (frame.x(1), floor)], "axis"),
     ]
     worst = max(rows, key=lambda r: abs(r["accuracy"] - r["confidence"]) * r["n"], default=None)
-    told = (
+    text = (
         f"Largest share of the error between confidence {100 * worst['bin_low']:.0f} % and "
         f"{100 * worst['bin_high']:.0f} %: accuracy {100 * worst['accuracy']:.1f} %, "
         f"mean confidence {100 * worst['confidence']:.1f} %, {worst['n']:,} images."
         if worst
         else "No images."
     )
-    return svg.drawing(frame, title, told, parts)
+    return svg.drawing(frame, title, text, parts)
 
 
 def histogram(
@@ -184,8 +184,8 @@ def dots(
             parts.append(svg.path([(frame.x(lower), y), (frame.x(upper), y)], "whisker"))
         kind = "dot hollow" if failing else "dot"
         parts.append(f'<circle class="{kind}" cx="{frame.x(value):.1f}" cy="{y:.1f}" r="4.5"/>')
-    told = "; ".join(f"{name} {svg.tick(value, percent)}" for name, value, *_ in rows)
-    return svg.drawing(frame, title, told, parts)
+    text = "; ".join(f"{name} {svg.tick(value, percent)}" for name, value, *_ in rows)
+    return svg.drawing(frame, title, text, parts)
 
 
 def _short(name: str, most: int = 40) -> str:

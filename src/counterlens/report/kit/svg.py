@@ -179,10 +179,10 @@ def text(x: float, y: float, text: str, name: str, anchor: str = "start") -> str
     )
 
 
-def drawing(frame: Frame, title: str, told: str, parts: Sequence[str]) -> Markup:
+def drawing(frame: Frame, title: str, text: str, parts: Sequence[str]) -> Markup:
     """All parts as one picture, with what it shows in words."""
     name = "plot narrow" if frame.width <= 300 else "plot"
     return Markup(
         f'<svg class="{name}" viewBox="0 0 {frame.width:g} {frame.height:g}" role="img" '
-        f'aria-label="{escape(title)}. {escape(told)}">{"".join(parts)}</svg>'
+        f'aria-label="{escape(title)}. {escape(text)}">{"".join(parts)}</svg>'
     )

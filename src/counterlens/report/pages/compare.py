@@ -45,7 +45,7 @@ _BADGES: dict[str, tuple[str, Tone]] = {
 def sections(run: Run) -> list[Section]:
     """Summary first, then pairs, then every number."""
     summary = run.table("summary")
-    made = [
+    out = [
         Section("summary", "Side by side", _summary(run, summary), _lead(run, summary)),
         *families.sections(run),
         Section("paired", "Paired differences", _paired(run.table("paired")), _PAIRED),
@@ -54,7 +54,7 @@ def sections(run: Run) -> list[Section]:
         Section("everything", "Every shared number", _everything(run.table("everything"))),
         Section("models", "Runs compared", plain_table("models", run.table("models"))),
     ]
-    return [section for section in made if section.blocks]
+    return [section for section in out if section.blocks]
 
 
 _PAIRED = (
@@ -155,14 +155,14 @@ def _summary(run: Run, rows: Sequence[Mapping[str, Any]]) -> list[Block]:
         body.append([Cell("Clear failures"), *counts, Cell("")])
     columns = [Column("Metric"), *(Column(m, numeric=True) for m in models)]
     columns.append(Column("Limit", numeric=True, sub="allowed gap"))
-    told = [(at[key, m]["label"], at[key, m]["protocol"]) for key in keys for m in models]
-    told = [pair for pair in dict.fromkeys(told) if pair[1]]
+    protocols = [(at[key, m]["label"], at[key, m]["protocol"]) for key in keys for m in models]
+    protocols = [pair for pair in dict.fromkeys(protocols) if pair[1]]
     figures = [_dots(key, models, at) for key in keys]
     return [
         Table("Models side by side", columns, body, quiet=True),
         Text(f"Rule: {run.manifest.get('rule', '')}"),
         Row([figure for figure in figures if figure], small=True),
-        Protocols(told),
+        Protocols(protocols),
     ]
 
 
@@ -237,8 +237,8 @@ def _paired(rows: Sequence[Mapping[str, Any]]) -> list[Block]:
         Column("Only one right", numeric=True, sub="first / second"),
         Column("n", numeric=True),
     ]
-    told = dict.fromkeys((meaning(row["key"]).label, row["protocol"]) for row in rows)
-    return [Table("Paired differences", columns, body, quiet=True), Protocols(list(told))]
+    protocols = dict.fromkeys((meaning(row["key"]).label, row["protocol"]) for row in rows)
+    return [Table("Paired differences", columns, body, quiet=True), Protocols(list(protocols))]
 
 
 def _everything(rows: Sequence[Mapping[str, Any]]) -> list[Block]:

@@ -25,25 +25,27 @@ _GATED_SIZE = 0.3  # gates themselves add parameters
 _LEAST = 10  # the first few answers say nothing
 _RATES = (0.05, 0.1, 0.25, 0.5, 0.75, 1.0)
 
-Kin = Mapping[str, Any]
+Facts = Mapping[str, Any]
 Values = Mapping[tuple[str, str], Number]
 
 
 def sections(run: Run) -> list[Section]:
     """One section, where the audits noted what kind of network each model is."""
-    kin = run.table("families")
+    models = run.table("families")
     values = {(r["key"], r["model"]): Number.from_json(r) for r in run.table("everything")}
-    keys = [key for key in _keys(values) if sum((key, row["model"]) in values for row in kin) > 1]
+    keys = [
+        key for key in _keys(values) if sum((key, row["model"]) in values for row in models) > 1
+    ]
     curves = _responses(run.table("response_rate"))
-    if len(kin) < 2 or not keys:
+    if len(models) < 2 or not keys:
         blocks: list[Block] = []
     else:
         paired = [row for row in run.table("paired") if row["key"] == "accuracy.top1"]
         blocks = [
-            _table(kin, keys, values),
-            *_sizes(kin, keys, values),
-            *_alike("training", kin, keys, values, paired),
-            *_alike("attention", kin, keys, values, paired),
+            _table(models, keys, values),
+            *_sizes(models, keys, values),
+            *_alike("training", models, keys, values, paired),
+            *_alike("attention", models, keys, values, paired),
         ]
     if curves:
         blocks.append(Row([curves]))
@@ -55,12 +57,12 @@ def sections(run: Run) -> list[Section]:
 
 
 def _keys(values: Values) -> list[str]:
-    found = list(dict.fromkeys(key for key, _ in values))
-    outside = [k for k in found if meaning(k).area == "ood" and meaning(k).metric == "aupr"]
-    return [*(key for key in _KEYS if key in found), *outside]
+    measured = list(dict.fromkeys(key for key, _ in values))
+    outside = [k for k in measured if meaning(k).area == "ood" and meaning(k).metric == "aupr"]
+    return [*(key for key in _KEYS if key in measured), *outside]
 
 
-def _table(kin: Sequence[Kin], keys: Sequence[str], values: Values) -> Table:
+def _table(models: Sequence[Facts], keys: Sequence[str], values: Values) -> Table:
     columns = [Column("Model"), Column("Parameters", numeric=True)]
     columns += [Column(name) for name in ("Family", "Attention", "Training")]
     columns += [Column(meaning(key).label, numeric=True) for key in keys]
@@ -71,22 +73,22 @@ def _table(kin: Sequence[Kin], keys: Sequence[str], values: Values) -> Table:
             *(Cell(str(row[name])) for name in _ASPECTS),
             *(number_cell(key, values.get((key, row["model"]))) for key in keys),
         ]
-        for row in kin
+        for row in models
     ]
-    return Table("Models by kind", columns, body, sortable=len(kin) > 2, quiet=True)
+    return Table("Models by kind", columns, body, sortable=len(models) > 2, quiet=True)
 
 
 def _millions(count: float) -> str:
     return f"{count / 1e6:.3g} M"
 
 
-def _sizes(kin: Sequence[Kin], keys: Sequence[str], values: Values) -> list[Block]:
+def _sizes(models: Sequence[Facts], keys: Sequence[str], values: Values) -> list[Block]:
     """Each metric against the number of parameters; models that differ in nothing else joined."""
-    if len(kin) < _LEAST_MODELS or len({row["parameters"] for row in kin}) < 2:
+    if len(models) < _LEAST_MODELS or len({row["parameters"] for row in models}) < 2:
         return []
-    sets = _grouped(kin, lambda row: (*(row[k] for k in _ASPECTS), _filter(row)))
-    differing = [k for k in _ASPECTS if len({row[k] for row in kin}) > 1] or ["family"]
-    names = [", ".join(_said(k, rows[0]) for k in differing) + _filter(rows[0]) for rows in sets]
+    sets = _grouped(models, lambda row: (*(row[k] for k in _ASPECTS), _filter(row)))
+    differing = [k for k in _ASPECTS if len({row[k] for row in models}) > 1] or ["family"]
+    names = [", ".join(_word(k, rows[0]) for k in differing) + _filter(rows[0]) for rows in sets]
     legend = [(plots.swatch(i), name) for i, name in enumerate(names)]
     figures = []
     for key in keys:
@@ -104,16 +106,16 @@ def _sizes(kin: Sequence[Kin], keys: Sequence[str], values: Values) -> list[Bloc
         title = f"{m.label} against size"
         svg = plots.sizes(series, title=title, y_label=m.label, percent=m.unit == "share")
         way = "Higher is better." if m.better == "up" else "Lower is better."
-        figures.append(Figure(title, svg, f"{way} {_counts(key, kin, values)}", legend))
+        figures.append(Figure(title, svg, f"{way} {_counts(key, models, values)}", legend))
     return [Row(figures, small=True)]
 
 
-def _filter(row: Kin) -> str:
+def _filter(row: Facts) -> str:
     """A set was mined with this model: it stands apart from its kin."""
     return " (filter of the set)" if row.get("filter") else ""
 
 
-def _said(key: str, row: Kin) -> str:
+def _word(key: str, row: Facts) -> str:
     value = str(row[key])
     return f"no {key}" if value == "none" else f"{key} {value}" if value == "not stated" else value
 
@@ -126,17 +128,19 @@ def _ends(number: Number) -> tuple[float, float]:
     )
 
 
-def _counts(key: str, kin: Sequence[Kin], values: Values) -> str:
-    counts = sorted({values[key, row["model"]].n for row in kin if (key, row["model"]) in values})
-    told = "n = " + " to ".join(f"{n:,}" for n in dict.fromkeys((counts[0], counts[-1]))) + "."
-    first = next(values[key, row["model"]] for row in kin if (key, row["model"]) in values)
+def _counts(key: str, models: Sequence[Facts], values: Values) -> str:
+    counts = sorted(
+        {values[key, row["model"]].n for row in models if (key, row["model"]) in values}
+    )
+    text = "n = " + " to ".join(f"{n:,}" for n in dict.fromkeys((counts[0], counts[-1]))) + "."
+    first = next(values[key, row["model"]] for row in models if (key, row["model"]) in values)
     chance = re.search(r"chance ([\d.]*\d)", first.protocol)
-    return f"{told} Chance {show(float(chance[1]), 'share')}." if chance else told
+    return f"{text} Chance {show(float(chance[1]), 'share')}." if chance else text
 
 
 def _alike(
     what: str,
-    kin: Sequence[Kin],
+    models: Sequence[Facts],
     keys: Sequence[str],
     values: Values,
     paired: Sequence[Mapping[str, Any]],
@@ -145,7 +149,7 @@ def _alike(
     other = next(k for k in ("training", "attention") if k != what)
     near = _GATED_SIZE if what == "attention" else _SAME_SIZE
     blocks: list[Block] = []
-    judged = [row for row in kin if not row.get("filter")]
+    judged = [row for row in models if not row.get("filter")]
     for rows in _grouped(judged, lambda row: (row["family"], row[other])):
         for alike in _of_one_size(rows, near):
             if len({row[what] for row in alike}) < 2:
@@ -159,9 +163,9 @@ def _alike(
     return blocks
 
 
-def _of_one_size(rows: Sequence[Kin], near: float) -> list[list[Kin]]:
+def _of_one_size(rows: Sequence[Facts], near: float) -> list[list[Facts]]:
     """Runs of sizes, each within `near` of the smallest of its run."""
-    out: list[list[Kin]] = []
+    out: list[list[Facts]] = []
     for row in sorted(rows, key=lambda row: row["parameters"]):
         if out and row["parameters"] <= out[-1][0]["parameters"] * (1 + near):
             out[-1].append(row)
@@ -170,7 +174,7 @@ def _of_one_size(rows: Sequence[Kin], near: float) -> list[list[Kin]]:
     return out
 
 
-def _dots(what: str, key: str, rows: Sequence[Kin], values: Values) -> Figure | None:
+def _dots(what: str, key: str, rows: Sequence[Facts], values: Values) -> Figure | None:
     words = [str(row[what]) for row in rows]
     lines = []
     for row, word in zip(rows, words, strict=True):
@@ -185,21 +189,21 @@ def _dots(what: str, key: str, rows: Sequence[Kin], values: Values) -> Figure | 
     return Figure(title, svg, _counts(key, rows, values)) if svg else None
 
 
-def _difference(what: str, rows: Sequence[Kin], paired: Sequence[Mapping[str, Any]]) -> str:
+def _difference(what: str, rows: Sequence[Facts], paired: Sequence[Mapping[str, Any]]) -> str:
     """Accuracy of each model less that of the first, on the same images."""
-    first, told, n = rows[0], [], 0
+    first, gaps, n = rows[0], [], 0
     for row in rows[1:]:
         pair = {first["model"], row["model"]}
-        found = next((p for p in paired if {p["first"], p["second"]} == pair), None)
-        if found:
-            sign = 1 if found["first"] == row["model"] else -1
-            ends = sorted(100 * sign * found[end] for end in ("low", "high"))
-            gap = f"{100 * sign * found['difference']:+.1f} points [{ends[0]:+.1f}, {ends[1]:+.1f}]"
-            told.append(f"{row[what]} " + gap.replace("-", "−"))
-            n = found["n"]
+        match = next((p for p in paired if {p["first"], p["second"]} == pair), None)
+        if match:
+            sign = 1 if match["first"] == row["model"] else -1
+            ends = sorted(100 * sign * match[end] for end in ("low", "high"))
+            gap = f"{100 * sign * match['difference']:+.1f} points [{ends[0]:+.1f}, {ends[1]:+.1f}]"
+            gaps.append(f"{row[what]} " + gap.replace("-", "−"))
+            n = match["n"]
     against = f"no {what}" if first[what] == "none" else first[what]
     return (
-        f"Accuracy against {against} on the same {n:,} images: {'; '.join(told)}." if told else ""
+        f"Accuracy against {against} on the same {n:,} images: {'; '.join(gaps)}." if gaps else ""
     )
 
 

@@ -36,22 +36,22 @@ Rows = Sequence[Mapping[str, Any]]
 
 def sections(run: Run) -> list[Section]:
     """Verdict and receipt first, then the turned answers, then how the remedy was picked."""
-    made: list[Section] = []
+    out: list[Section] = []
     for row in run.table("verdict"):
-        made.append(_receipt(run, row))
+        out.append(_receipt(run, row))
         flips = galleries(run, _FLIPS, _FLIPS)
         if flips:
             lead = "Check images whose answer turned, those first that turned most."
-            made.append(Section("flips", "Answers that turned", flips, lead))
+            out.append(Section("flips", "Answers that turned", flips, lead))
     if tried := run.table("tried"):
-        made.append(_tried(tried, run.table("placebos")))
+        out.append(_tried(tried, run.table("placebos")))
     if keys := run.table("keys"):
-        made.append(Section("keys", "Accuracy and calibration", [_keys(keys)], _KEYS))
+        out.append(Section("keys", "Accuracy and calibration", [_keys(keys)], _KEYS))
     if plan := run.table("plan"):
         blocks = plain_table("Remedies", plan)
-        made.append(Section("plan", "What could be tried", blocks))
-    made.append(Section("sizes", "Groups and splits", _groups(run), _GROUPS))
-    return made
+        out.append(Section("plan", "What could be tried", blocks))
+    out.append(Section("sizes", "Groups and splits", _groups(run), _GROUPS))
+    return out
 
 
 _KEYS = "On the check images; the difference is paired. Confidence has no better side by itself."

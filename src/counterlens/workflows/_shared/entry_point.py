@@ -29,7 +29,7 @@ def parser(about: str | None, kind: type[Any]) -> argparse.ArgumentParser:
     Args:
         about: docstring of what it runs.
     """
-    made = argparse.ArgumentParser(
+    arguments = argparse.ArgumentParser(
         description=about, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     types_of = typing.get_type_hints(kind)
@@ -37,10 +37,10 @@ def parser(about: str | None, kind: type[Any]) -> argparse.ArgumentParser:
         flags = (one.metadata["flag"] or f"--{name.replace('_', '-')}").split("/")
         text, annotation = one.metadata["help"].replace("%", "%%"), types_of[name]
         if annotation is bool:
-            made.add_argument(*flags, dest=name, action="store_true", help=text)
+            arguments.add_argument(*flags, dest=name, action="store_true", help=text)
             continue
         several = many(annotation)
-        made.add_argument(
+        arguments.add_argument(
             *flags,
             dest=name,
             help=text,
@@ -50,7 +50,7 @@ def parser(about: str | None, kind: type[Any]) -> argparse.ArgumentParser:
             default=[] if several else None if one.default is MISSING else one.default,
             metavar=one.metadata["unit"],
         )
-    return made
+    return arguments
 
 
 def _type(annotation: Any) -> Any:

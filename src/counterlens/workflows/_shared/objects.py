@@ -153,16 +153,16 @@ def pictures_given(given: Any, limit: int | None, seed: int) -> list[Given]:
         parts = [given]
     if parts is None:
         held = isinstance(given, tuple) or as_array(given) is not None or is_pillow(given)
-        found = as_image_set(given, limit=limit or (None if held else WHOLE), seed=seed)
-        return [found]
+        images = as_image_set(given, limit=limit or (None if held else WHOLE), seed=seed)
+        return [images]
     out: list[Given] = []
     for number, one in enumerate(parts, 1):
         if isinstance(one, str | Path):
             out.append(one)
             continue
-        found = as_image_set(one, limit=limit, seed=seed)
-        many = [f"picture {number}-{i}" for i in range(1, len(found) + 1)]
-        out.append(replace(found, ids=many if len(found) > 1 else [f"picture {number}"]))
+        images = as_image_set(one, limit=limit, seed=seed)
+        many = [f"picture {number}-{i}" for i in range(1, len(images) + 1)]
+        out.append(replace(images, ids=many if len(images) > 1 else [f"picture {number}"]))
     return out
 
 

@@ -175,12 +175,12 @@ def settings_of(options: Any, **facts: object) -> dict[str, object]:
 
     Fields without `option`, such as the spec of the model, are always kept.
     """
-    kept = {
+    stored = {
         one.name: getattr(options, one.name)
         for one in fields(options)
         if one.metadata.get("scope", "settings") in ("settings", "objects")
     }
-    return {**facts, **kept}
+    return {**facts, **stored}
 
 
 def shared(options: Any, kind: type[Any]) -> dict[str, Any]:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 Log = Callable[[str], None]
 """Takes one line of progress."""
-Say = Log
+LogFunction = Log
 
 
 @contextmanager

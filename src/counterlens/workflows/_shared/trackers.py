@@ -54,8 +54,10 @@ def metrics_of(run: Run) -> dict[str, float]:
 
 def _parameters(run: Run) -> dict[str, str]:
     settings: Mapping[str, Any] = run.manifest["settings"]
-    kept = {name: str(value)[:250] for name, value in settings.items() if value not in (None, [])}
-    return {**kept, "counterlens": str(run.manifest["versions"].get("counterlens", ""))}
+    parameters = {
+        name: str(value)[:250] for name, value in settings.items() if value not in (None, [])
+    }
+    return {**parameters, "counterlens": str(run.manifest["versions"].get("counterlens", ""))}
 
 
 def _mlflow(run: Run) -> None:

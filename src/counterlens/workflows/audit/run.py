@@ -81,7 +81,7 @@ def audit(models: object, data: object, options: AuditOptions) -> Result:
     """
     objects = Objects(options.device, options.limit, options.seed, options.trust_remote_code)
     specs = objects.model_specs(models)
-    facts = families.told(options.about, [named(model)[0] for model in specs])
+    facts = families.facts_of(options.about, [named(model)[0] for model in specs])
     settings = _settings(specs[0], data, options, objects)
     _check(settings)
     images = settings.data
@@ -158,7 +158,7 @@ def _short(model: str) -> str:
     return key_part(Path(model.split("@")[0].split(":")[-1]).name) or "model"
 
 
-def _audit(settings: Settings, folder: Path, facts: families.Told, objects: Objects) -> Run:
+def _audit(settings: Settings, folder: Path, facts: families.Facts, objects: Objects) -> Run:
     name, spec = named(settings.model)
     classifier = objects.load(settings.model)
     size, channels = fitting_size(classifier.preprocess), classifier.channels

@@ -53,8 +53,8 @@ def open_test(split: Variant, device: torch.device, *, seed: int = 0) -> Test:
         parts = []
         for start in range(0, len(split), 5000):
             rows = np.arange(start, min(start + 5000, len(split)))
-            made = split.render(rows, **{factor: other[rows]})
-            parts.append((made.clamp(0, 1) * 255).round().to(torch.uint8))
+            rendered = split.render(rows, **{factor: other[rows]})
+            parts.append((rendered.clamp(0, 1) * 255).round().to(torch.uint8))
         changed[factor] = torch.cat(parts).to(device)
     return Test(split, split.pixels().to(device), split.labels.to(device), changed)
 
@@ -129,5 +129,5 @@ def baselines(test: Test, *, count: int) -> dict[str, dict[str, Measured]]:
 @torch.no_grad()
 def pooled(net: DigitNet, x: UInt8[Tensor, "n 3 32 32"]) -> Float[Tensor, "n 64"]:
     """The 64 pooled features of one network."""
-    made: Tensor = net.layers(x.float() / 127.5 - 1).flatten(1)
-    return made.cpu()
+    features: Tensor = net.layers(x.float() / 127.5 - 1).flatten(1)
+    return features.cpu()

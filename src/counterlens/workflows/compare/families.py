@@ -11,12 +11,12 @@ from typing import Any
 from counterlens.errors import InputError
 from counterlens.runs import Run
 
-Told = Mapping[str, Mapping[str, str]]
+Facts = Mapping[str, Mapping[str, str]]
 KEYS = ("family", "attention", "training")
 MINED = "this model was a filter of the set, so its numbers here are low by construction"
 
 
-def told(texts: Sequence[str], names: Sequence[str]) -> dict[str, dict[str, str]]:
+def facts_of(texts: Sequence[str], names: Sequence[str]) -> dict[str, dict[str, str]]:
     """Read `NAME: key=value, key=value`; names are those of the models.
 
     >>> told(["a: training=PGD, family=resnet"], ["a", "b"])
@@ -42,7 +42,7 @@ def told(texts: Sequence[str], names: Sequence[str]) -> dict[str, dict[str, str]
     return out
 
 
-def family_rows(names: Sequence[str], runs: Sequence[Run], about: Told) -> list[dict[str, Any]]:
+def family_rows(names: Sequence[str], runs: Sequence[Run], about: Facts) -> list[dict[str, Any]]:
     """One row per model whose audit noted what kind of network it is."""
     rows = []
     for name, run in zip(names, runs, strict=True):

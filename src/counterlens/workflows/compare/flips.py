@@ -37,21 +37,21 @@ def flip_rate(flipped: Bool[np.ndarray, "n"], kind: str, where: str) -> Number:
 
 
 def flip_results(
-    kept: Mapping[str, Mapping[str, LogitSet]],
+    logits: Mapping[str, Mapping[str, LogitSet]],
 ) -> tuple[dict[str, Number], list[dict[str, Any]]]:
     """Flip rates of each later model against the first, and a row per flipped image.
 
     The keys are flips.negative and flips.positive for two models, flips.NAME.negative for more.
     """
-    names = list(kept)
+    names = list(logits)
     first = names[0]
     numbers: dict[str, Number] = {}
     rows: list[dict[str, Any]] = []
     for name in names[1:]:
-        inside = known_set(kept[first], kept[name])
+        inside = known_set(logits[first], logits[name])
         if inside is None:
             continue
-        one, two = kept[first][inside], kept[name][inside]
+        one, two = logits[first][inside], logits[name][inside]
         left, right = common_rows(one, two)
         known = one.labels[left] >= 0
         left, right = left[known], right[known]

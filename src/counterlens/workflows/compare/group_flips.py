@@ -20,14 +20,14 @@ _WORDS = {"negative": "right before, wrong after", "positive": "wrong before, ri
 
 
 def group_flip_results(
-    runs: Mapping[str, Run], kept: Mapping[str, Mapping[str, LogitSet]]
+    runs: Mapping[str, Run], logits: Mapping[str, Mapping[str, LogitSet]]
 ) -> tuple[dict[str, Number], list[dict[str, Any]]]:
     """Flip rates of each later model against the first by group, and a row per group.
 
     The keys are flips.groups.COLUMN.VALUE.negative and flips.groups.worst.negative for two models,
     flips.NAME.groups.… for more.
     """
-    names = list(kept)
+    names = list(logits)
     numbers: dict[str, Number] = {}
     rows: list[dict[str, Any]] = []
     for name in names[1:]:
@@ -37,10 +37,10 @@ def group_flip_results(
             for row in run.table("group_values")
         }
         part = "flips" if len(names) == 2 else f"flips.{key_part(name)}"
-        found = _groups(kept[names[0]], kept[name], values)
-        if found:
-            numbers |= _numbers(f"{part}.groups", found)
-            rows += [{"model": name, **row} for row in found]
+        flips = _groups(logits[names[0]], logits[name], values)
+        if flips:
+            numbers |= _numbers(f"{part}.groups", flips)
+            rows += [{"model": name, **row} for row in flips]
     return numbers, rows
 
 

@@ -24,12 +24,12 @@ from counterlens.runs import LogitSet, Run, plain_file, stored_logits
 Z = 1.959963984540054  # two-sided 95 %
 
 
-def paired_rows(kept: Mapping[str, Mapping[str, LogitSet]]) -> list[dict[str, Any]]:
+def paired_rows(logits: Mapping[str, Mapping[str, LogitSet]]) -> list[dict[str, Any]]:
     """One row per pair of models and metric that both kept logits for."""
     return [
         row
-        for first, second in combinations(kept, 2)
-        for row in _pair(first, second, kept[first], kept[second])
+        for first, second in combinations(logits, 2)
+        for row in _pair(first, second, logits[first], logits[second])
     ]
 
 
@@ -47,16 +47,22 @@ def _pair(
         a, b = a[known], b[known]
         if len(a):
             value, low, high = difference_of_shares(a, b)
-            told = f"paired on {len(a):,} images of {inside}, adjusted Wald interval (bonett2012)"
-            yield {**base, **_row("accuracy.top1", value, low, high, len(a), told), **_counts(a, b)}
+            protocol = (
+                f"paired on {len(a):,} images of {inside}, adjusted Wald interval (bonett2012)"
+            )
+            yield {
+                **base,
+                **_row("accuracy.top1", value, low, high, len(a), protocol),
+                **_counts(a, b),
+            }
             sides = (one[inside], left[known]), (two[inside], right[known])
             for row in _likelihoods(sides):
                 yield {**base, **row}
     known_sides = _Sides(one[inside], two[inside], left, right)
     for name in _shared(one, two, "ood"):
-        found = _auroc(known_sides, _sides(one[name], two[name]), f"ood.{name}.auroc")
-        if found:
-            yield {**base, **found}
+        auroc_row = _auroc(known_sides, _sides(one[name], two[name]), f"ood.{name}.auroc")
+        if auroc_row:
+            yield {**base, **auroc_row}
 
 
 def _shared(one: Mapping[str, LogitSet], two: Mapping[str, LogitSet], role: str) -> list[str]:
@@ -90,72 +96,76 @@ def _auroc(known: _Sides, unknown: _Sides, key: str) -> dict[str, Any] | None:
     if min(m, n) < 2:
         return None
     (in_a, in_b), (out_a, out_b) = known.scores(), unknown.scores()
-    told = f"paired on {m:,} images of {known.one.name} and {n:,} of {unknown.one.name}"
-    found = difference_of_aurocs(in_a, out_a, in_b, out_b)
-    return _row(key, *found, m + n, f"{told} (delong1988)")
+    protocol = f"paired on {m:,} images of {known.one.name} and {n:,} of {unknown.one.name}"
+    difference = difference_of_aurocs(in_a, out_a, in_b, out_b)
+    return _row(key, *difference, m + n, f"{protocol} (delong1988)")
 
 
 def _likelihoods(sides: Sequence[tuple[LogitSet, Any]]) -> Iterable[dict[str, Any]]:
     """Differences in negative log-likelihood, before and after temperature."""
-    scaled = any(kept.temperature != 1 for kept, _ in sides)
+    scaled = any(logits.temperature != 1 for logits, _ in sides)
     n = len(sides[0][1])
     if n < 2:
         return
     for after in (False, True) if scaled else (False,):
-        a, b = (_surprise(kept, rows, kept.temperature if after else 1.0) for kept, rows in sides)
+        a, b = (
+            _surprise(logits, rows, logits.temperature if after else 1.0) for logits, rows in sides
+        )
         key = "calibration.nll_scaled" if after else "calibration.nll"
-        told = f"paired on {n:,} images of {sides[0][0].name}, normal interval of the mean"
-        yield _row(key, *difference_of_means(a, b), n, told)
+        protocol = f"paired on {n:,} images of {sides[0][0].name}, normal interval of the mean"
+        yield _row(key, *difference_of_means(a, b), n, protocol)
 
 
 def worst_rows(runs: Mapping[str, Run]) -> list[dict[str, Any]]:
     """One row per pair of models and set around whose images both were searched alike."""
     rows = []
-    kept = {model: stored_logits(run) for model, run in runs.items()}
-    met = {model: _worst(run, kept[model]) for model, run in runs.items()}
+    logits = {model: stored_logits(run) for model, run in runs.items()}
+    met = {model: _worst(run, logits[model]) for model, run in runs.items()}
     for first, second in combinations(runs, 2):
-        inside = known_set(kept[first], kept[second])
+        inside = known_set(logits[first], logits[second])
         if inside is None or not _alike(runs[first], runs[second], "ood_attack"):
             continue
         ball = runs[first].manifest["settings"].get("ood_attack")
-        known = _sides(kept[first][inside], kept[second][inside])
+        known = _sides(logits[first][inside], logits[second][inside])
         for name in (n for n in met[first] if n in met[second]):
             key = f"ood.{name}.worst_auroc"
             row = _auroc(known, _sides(met[first][name], met[second][name]), key)
             if row:
-                told = f"{row['protocol']}, worst points within {ball}"
-                rows.append({"first": first, "second": second, **row, "protocol": told})
+                protocol = f"{row['protocol']}, worst points within {ball}"
+                rows.append({"first": first, "second": second, **row, "protocol": protocol})
     return rows
 
 
-def _worst(run: Run, kept: Mapping[str, LogitSet]) -> dict[str, LogitSet]:
+def _worst(run: Run, logits: Mapping[str, LogitSet]) -> dict[str, LogitSet]:
     """Logits at the worst points that an audit met around unknown images."""
-    found = {}
+    worst = {}
     for path in sorted((run.folder / "tables").glob("worst-*.npz")):
         name = path.stem.removeprefix("worst-")
-        if name in kept:
+        if name in logits:
             with _opened(run, path) as file:
                 ids = tuple(map(str, file["ids"]))
-                found[name] = replace(kept[name], logits=file["logits"], ids=ids)
-    return found
+                worst[name] = replace(logits[name], logits=file["logits"], ids=ids)
+    return worst
 
 
 def robust_rows(runs: Mapping[str, Run]) -> list[dict[str, Any]]:
     """One row per pair of models and attack that both were put through on the same images."""
-    kept = {model: _survivors(run) for model, run in runs.items()}
+    survivors = {model: _survivors(run) for model, run in runs.items()}
     rows = []
-    for first, second in combinations(kept, 2):
+    for first, second in combinations(survivors, 2):
         if not _alike(runs[first], runs[second], "attack_version"):
             continue
-        for attack in (a for a in kept[first] if a in kept[second]):
-            one, two = kept[first][attack], kept[second][attack]
+        for attack in (a for a in survivors[first] if a in survivors[second]):
+            one, two = survivors[first][attack], survivors[second][attack]
             both = [name for name in one if name in two]
             if not both:
                 continue
             a, b = (np.array([flags[name] for name in both], dtype=bool) for flags in (one, two))
-            told = f"paired on {len(both):,} attacked images, adjusted Wald interval (bonett2012)"
+            protocol = (
+                f"paired on {len(both):,} attacked images, adjusted Wald interval (bonett2012)"
+            )
             key = f"robust.{attack}.accuracy"
-            row = _row(key, *difference_of_shares(a, b), len(both), told)
+            row = _row(key, *difference_of_shares(a, b), len(both), protocol)
             rows.append({"first": first, "second": second, **row, **_counts(a, b)})
     return rows
 
@@ -177,12 +187,12 @@ def _opened(run: Run, path: Path) -> Any:
 
 def _survivors(run: Run) -> dict[str, dict[str, bool]]:
     """Per attack, which images stayed right."""
-    found = {}
+    survivors = {}
     for path in sorted((run.folder / "tables").glob("adversarial-*.npz")):
         with _opened(run, path) as file:
             flags = zip(file["all_ids"].tolist(), file["robust"].tolist(), strict=True)
-            found[path.stem.removeprefix("adversarial-")] = dict(flags)
-    return found
+            survivors[path.stem.removeprefix("adversarial-")] = dict(flags)
+    return survivors
 
 
 def _counts(a: Bool[np.ndarray, "n"], b: Bool[np.ndarray, "n"]) -> dict[str, int]:
@@ -284,20 +294,20 @@ def common_rows(one: LogitSet, two: LogitSet) -> tuple[Any, Any]:
     return left, right
 
 
-def right_rows(kept: LogitSet, rows: Any) -> Any:
-    return np.asarray(kept.logits[rows]).argmax(1) == kept.labels[rows]
+def right_rows(logits: LogitSet, rows: Any) -> Any:
+    return np.asarray(logits.logits[rows]).argmax(1) == logits.labels[rows]
 
 
-def _surprise(kept: LogitSet, rows: Any, temperature: float) -> Any:
+def _surprise(logits: LogitSet, rows: Any, temperature: float) -> Any:
     """Negative log-likelihood of the true classes."""
-    z = np.asarray(kept.logits[rows], dtype=np.float64) / temperature
+    z = np.asarray(logits.logits[rows], dtype=np.float64) / temperature
     z -= z.max(1, keepdims=True)
-    return np.log(np.exp(z).sum(1)) - z[np.arange(len(z)), kept.labels[rows]]
+    return np.log(np.exp(z).sum(1)) - z[np.arange(len(z)), logits.labels[rows]]
 
 
-def _confidence(kept: LogitSet, rows: Any) -> Any:
+def _confidence(logits: LogitSet, rows: Any) -> Any:
     """Log-confidence after temperature, in float64 so that near-certain answers do not tie."""
-    z = np.asarray(kept.logits[rows], dtype=np.float64) / kept.temperature
+    z = np.asarray(logits.logits[rows], dtype=np.float64) / logits.temperature
     others = np.exp(z - z.max(1, keepdims=True))
     others[np.arange(len(z)), z.argmax(1)] = 0
     return -np.log1p(others.sum(1))

@@ -20,21 +20,21 @@ Rows = Float64[np.ndarray, "n k"]
 
 
 def parity_results(
-    kept: Mapping[str, Mapping[str, LogitSet]],
+    logits: Mapping[str, Mapping[str, LogitSet]],
 ) -> tuple[dict[str, Number], list[dict[str, Any]]]:
     """Parity of each later model with the first, and a row per image on which they part most.
 
     The keys are parity.same_answer and so on for two models, parity.NAME.same_answer for more.
     """
-    names = list(kept)
+    names = list(logits)
     first = names[0]
     numbers: dict[str, Number] = {}
     rows: list[dict[str, Any]] = []
     for name in names[1:]:
-        inside = known_set(kept[first], kept[name])
+        inside = known_set(logits[first], logits[name])
         if inside is None:
             continue
-        one, two = kept[first][inside], kept[name][inside]
+        one, two = logits[first][inside], logits[name][inside]
         left, right = common_rows(one, two)
         if not len(left) or one.logits.shape[1] != two.logits.shape[1]:
             continue

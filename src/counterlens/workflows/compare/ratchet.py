@@ -154,9 +154,9 @@ def _answers(run: Run) -> tuple[dict[str, bool], str]:
     inside = [one for one in stored_logits(run).values() if one.role == "in"]
     if not inside:
         raise InputError(f"{run.folder} has no answers on labelled images, expected an audit.")
-    kept, rows = inside[0], [i for i, label in enumerate(inside[0].labels) if label >= 0]
-    flags = right_rows(kept, rows)
-    return {kept.ids[i]: bool(flag) for i, flag in zip(rows, flags, strict=True)}, kept.name
+    logits, rows = inside[0], [i for i, label in enumerate(inside[0].labels) if label >= 0]
+    flags = right_rows(logits, rows)
+    return {logits.ids[i]: bool(flag) for i, flag in zip(rows, flags, strict=True)}, logits.name
 
 
 def _added(add: str | None, right: Mapping[str, bool]) -> list[str]:
@@ -194,13 +194,13 @@ def _ids(path: Path) -> list[str]:
 
 
 def _read(path: Path, data: str) -> dict[str, str]:
-    found = read_object(path)
-    images = found.get("images")
+    stored = read_object(path)
+    images = stored.get("images")
     if not isinstance(images, dict) or not set(images.values()) <= set(STATES):
         raise InputError(f"{path} is no suite of a ratchet: it was changed or torn.")
-    if found.get("data") != data:
+    if stored.get("data") != data:
         raise InputError(
-            f"{path} collects images of {found.get('data')}, and the run is about {data}: give an "
+            f"{path} collects images of {stored.get('data')}, and the run is about {data}: give an "
             "audit of the same images."
         )
     return {str(i): str(state) for i, state in images.items()}

@@ -78,7 +78,7 @@ def _compare(
     names: Sequence[str], opened: Sequence[Run], options: CompareOptions
 ) -> tuple[dict[str, list[dict[str, Any]]], dict[str, Number]]:
     """Everything that a comparison writes; nothing is written before all of it was read."""
-    facts = families.told(options.about, names)
+    facts = families.facts_of(options.about, names)
     numbers = dict(zip(names, (run.numbers for run in opened), strict=True))
     notes = _notes(names, opened)
     summary = summarise(numbers, judged=not notes)
@@ -297,8 +297,8 @@ def _trust(
     row: Mapping[str, Any], numbers: Mapping[str, Mapping[str, Number]]
 ) -> dict[str, Any] | None:
     """A difference can be trusted as far as the worse of the two attacks behind it."""
-    found = [numbers[row[side]].get(row["key"]) for side in ("first", "second")]
-    worst = worst_verdict(number for number in found if number)
+    both = [numbers[row[side]].get(row["key"]) for side in ("first", "second")]
+    worst = worst_verdict(number for number in both if number)
     return {"verdict": worst, "reasons": []} if worst else None
 
 

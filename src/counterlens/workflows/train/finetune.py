@@ -102,21 +102,21 @@ def finetune(data: object, start: object = START, *, options: FinetuneOptions) -
     images = objects.open(objects.set_spec(data), size=size, channels=classifier.channels)
     check_labels(images)
     labels, new_head = labels_of(classifier, images, options.classes)
-    kept, held = split(labels, images.ids, options.held_out)
-    settings = _settings(options, len(kept), new_head)
+    fitted, held = split(labels, images.ids, options.held_out)
+    settings = _settings(options, len(fitted), new_head)
     model = with_new_head(classifier, images.classes) if new_head else classifier
     model.name = f"{classifier.name}-finetuned"
     inputs = {"recipe": "finetune", "data": images.name, "start": spec or words(classifier)}
     inputs["data_fingerprint"] = images.fingerprint
     run = begin("train", options, name=f"finetune-{images.name}", inputs=inputs)
     run.note(**facts(model, images, seed=options.seed))
-    log(_intentions(model, images, settings, len(kept), len(held), spec))
+    log(_intentions(model, images, settings, len(fitted), len(held), spec))
     before = copy.deepcopy(classifier) if not new_head else None
     rows = torch.from_numpy(labels)
     with within("decoding images"):
         train, test = (
             Examples(decode(images, part, model.preprocess, model.channels), rows[part])
-            for part in (kept, held)
+            for part in (fitted, held)
         )
     progress = _train(run, model, train, test, settings, options, log)
     if not progress.done:
@@ -144,22 +144,22 @@ def _check(options: FinetuneOptions) -> None:
 def _classifier(start: object, options: FinetuneOptions) -> Classifier:
     """A copy of the start that can be trained."""
     if isinstance(start, str | Path):
-        found = load(str(start), device=options.device, trust_remote_code=options.trust_remote_code)
+        base = load(str(start), device=options.device, trust_remote_code=options.trust_remote_code)
     else:
-        found = as_classifier(start, device=options.device)
+        base = as_classifier(start, device=options.device)
     try:
-        own = copy.deepcopy(found)
+        own = copy.deepcopy(base)
     except Exception as error:  # a network that cannot be copied is trained itself, if from a spec
         if not isinstance(start, str | Path):
             raise InputError(
-                f"{found.name} cannot be copied ({type(error).__name__}), and the object itself "
+                f"{base.name} cannot be copied ({type(error).__name__}), and the object itself "
                 "must not be changed. Give it as FILE.py:FACTORY."
             ) from error
-        own = found
+        own = base
     weights = [p for p in own.parameters() if p.is_floating_point()]
     if not weights:
         raise InputError(
-            f"{found.name} has no weights that could be trained: programs such as ONNX files keep "
+            f"{base.name} has no weights that could be trained: programs such as ONNX files keep "
             "them as constants. Start from the network in PyTorch."
         )
     for one in weights:
@@ -313,8 +313,8 @@ def _try_rates(
             loss(model, batch(step), step)["in"].backward()  # type: ignore[no-untyped-call]
             optimizer.step()
         model.eval()
-        found = mean_loss(model, test)
-        rows.append({"lr": rate, "loss": found if math.isfinite(found) else 1e30})
+        reached = mean_loss(model, test)
+        rows.append({"lr": rate, "loss": reached if math.isfinite(reached) else 1e30})
         model.load_state_dict(start)
     return rows
 
@@ -323,19 +323,19 @@ def _save(
     run: Run, model: Classifier, spec: str | None, images: ImageSet, s: Settings, progress: Progress
 ) -> None:
     """The classifier as RUN/model: a checkpoint folder where its architecture has a name."""
-    told = {
+    facts = {
         "data": {"in": {"name": images.name, "n": len(images), "fingerprint": images.fingerprint}},
         "training": {"seconds": round(progress.seconds, 1), "updates": progress.step},
     }
     folder = run.folder / "model"
     named = spec is not None and parse(spec).scheme in ("zoo", "folder")
     if named and isinstance(model.card.get("architecture"), dict) and not s.new_head:
-        card = {"architecture": model.card["architecture"], "start": {"name": spec}, **told}
+        card = {"architecture": model.card["architecture"], "start": {"name": spec}, **facts}
         model.card = {}
         checkpoint.save(folder, model, card)
     else:
-        save_finetuned(folder, model, spec, new_head=s.new_head, facts=told)
-    model.card = {**told, "spec": str(folder)}
+        save_finetuned(folder, model, spec, new_head=s.new_head, facts=facts)
+    model.card = {**facts, "spec": str(folder)}
 
 
 def _audit(
@@ -361,7 +361,7 @@ def _audit(
 def _numbers(audited: Result) -> dict[str, Any]:
     """Accuracy on the held-out images, and before the training where that was measured."""
     parts = audited.parts or (audited,)
-    found = {"held_out.clean": parts[-1].numbers["accuracy.top1"]}
+    numbers = {"held_out.clean": parts[-1].numbers["accuracy.top1"]}
     if len(parts) > 1:
-        found["held_out.before"] = parts[0].numbers["accuracy.top1"]
-    return found
+        numbers["held_out.before"] = parts[0].numbers["accuracy.top1"]
+    return numbers
