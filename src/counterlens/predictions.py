@@ -63,7 +63,6 @@ def predict(
     *,
     batch: int | Auto = "auto",
     workers: int | Auto = "auto",
-    device: str | torch.device | None = None,
     amp: bool | None = None,
     progress: bool = True,
     out: Path | None = None,
@@ -72,12 +71,11 @@ def predict(
     """Run a classifier over a set of pictures once and return the logits.
 
     Args:
-        classifier: moved to `device` if one is given; its mode is put back afterwards.
+        classifier: runs on the device it is on; its mode is put back afterwards.
         images: the set; each picture is prepared by `classifier.preprocess`.
         batch: pictures per step; "auto" chooses by picture size and device. A step that does not
             fit into memory is halved until it does.
         workers: processes that decode; "auto" starts none where reading is quick.
-        device: where to run; None stays where the classifier is.
         amp: half precision on the GPU; None means yes there. A batch that overflows is repeated
             in float32.
         progress: a bar with rate and remaining time on standard error, or a line now and then
@@ -87,9 +85,6 @@ def predict(
     """
     if not len(images):
         raise InputError(f"{images.name} holds no pictures.")
-    if device is not None:
-        with torch.inference_mode(False):  # whoever takes gradients later needs ordinary weights
-            classifier.to(torch.device(device))
     place = classifier.mean.device
     size = batch_size(batch, classifier.preprocess, place, len(images))
     source = _Batches(images, classifier.preprocess, classifier.channels, size)

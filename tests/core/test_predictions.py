@@ -214,7 +214,7 @@ def test_a_classifier_that_was_moved_here_can_still_be_differentiated(classifier
         return move(*args, **kwargs)
 
     classifier.to = moved
-    predict(classifier, _set(4), workers=0, device=where, progress=False)
+    predict(classifier.to(where), _set(4), workers=0, progress=False)
     assert modes and not any(modes)
     x = torch.rand(2, 3, 8, 8, device=where).to(memory_format=torch.channels_last).requires_grad_()
     classifier(x).sum().backward()

@@ -40,9 +40,7 @@ def _classifier(scale: float = 1.0) -> Classifier:
 def test_the_gpu_gives_the_logits_of_the_cpu(amp):
     images = _set(50)
     here = predict(_classifier(), images, batch=16, workers=0, progress=False)
-    there = predict(
-        _classifier(), images, batch=16, workers=2, device="cuda", amp=amp, progress=False
-    )
+    there = predict(_classifier().to("cuda"), images, batch=16, workers=2, amp=amp, progress=False)
     torch.testing.assert_close(
         there.logits, here.logits, rtol=0, atol=1e-4 if amp is False else 1e-2
     )
@@ -51,6 +49,6 @@ def test_the_gpu_gives_the_logits_of_the_cpu(amp):
 def test_a_batch_that_overflows_in_half_precision_is_repeated_in_float32():
     images, scale = _set(20), 1e6
     here = predict(_classifier(scale), images, workers=0, progress=False)
-    there = predict(_classifier(scale), images, workers=0, device="cuda", progress=False)
+    there = predict(_classifier(scale).to("cuda"), images, workers=0, progress=False)
     assert there.nonfinite == 0
     torch.testing.assert_close(there.logits, here.logits, rtol=1e-3, atol=1e-3)

@@ -30,9 +30,9 @@ from counterlens.explanations.counterfactuals.uvce import (
     uvce,
 )
 from counterlens.generators.diffusion.attention import Watch, cross_layers, inject, mixed
-from counterlens.generators.diffusion.ddim import ddim, guided_noise, repeated, step
+from counterlens.generators.diffusion.ddim import Hooks, ddim, guided_noise, repeated, step
 from counterlens.generators.diffusion.null_text import backwards, invert
-from counterlens.generators.diffusion.optimise import Hooks, Settings, Term, ascend, begin
+from counterlens.generators.diffusion.optimise import Settings, Term, ascend, begin
 from counterlens.generators.diffusion.words import (
     carriers,
     end_of,

@@ -12,9 +12,9 @@ import torch
 
 from counterlens.ball import row_seeds
 from counterlens.generators.diffusion.cuda_graph import recorded
-from counterlens.generators.diffusion.ddim import ddim
+from counterlens.generators.diffusion.ddim import Hooks, ddim
 from counterlens.generators.diffusion.memory import measure
-from counterlens.generators.diffusion.optimise import Hooks, Settings, Term, ascend, begin
+from counterlens.generators.diffusion.optimise import Settings, Term, ascend, begin
 from counterlens.objectives import entry
 from diffusion_models import tiny_model
 

@@ -15,7 +15,7 @@ from counterlens.errors import InputError
 from counterlens.explanations.counterfactuals.prepare import NEURON, attention_maps
 from counterlens.generators.diffusion import memory
 from counterlens.generators.diffusion.attention import inject
-from counterlens.generators.diffusion.ddim import ddim
+from counterlens.generators.diffusion.ddim import Hooks, ddim
 from counterlens.generators.diffusion.memory import at_most, less, measure, room, steps_to_keep
 from counterlens.generators.diffusion.meter import Live, needed
 from counterlens.generators.diffusion.optimise import (
@@ -83,7 +83,7 @@ def test_attention_that_is_put_in_is_there_when_a_block_is_computed_again(model)
     def gradients(stored, counts):
         leaves = leaves_of(other)
         around = inject(model, maps, mix, counts)
-        out = ddim(model, *leaves, stored=stored, around=around)
+        out = ddim(model, *leaves, stored=stored, hooks=Hooks(around=around))
         return torch.autograd.grad(out.z.square().sum(), leaves)
 
     want, found, without = gradients(None, [2]), gradients("blocks", [2]), gradients(None, [0])

@@ -97,7 +97,7 @@ def test_the_boundary_search_keeps_the_laws(norm, seed):
     before = copy.deepcopy(net.state_dict())
     x, _, seeds = case(seed)
     y = net(x).argmax(1)
-    result = fab(net, x, y, norm, steps=4, restarts=2, radius=0.5, generator=seeds)
+    result = fab(net, x, y, Ball(norm, 0.5), steps=4, restarts=2, generator=seeds)
     met = torch.isfinite(result.distances)
     assert (net(result.points).argmax(1) != y)[met].all()
     assert torch.equal(result.points[~met], x[~met])
@@ -105,5 +105,5 @@ def test_the_boundary_search_keeps_the_laws(norm, seed):
     assert result.points.min() >= 0 and result.points.max() <= 1
     assert all(torch.equal(before[k], v) for k, v in net.state_dict().items())
     assert all(weight.grad is None for weight in net.parameters())
-    alone = fab(net, x[1:2], y[1:2], norm, steps=4, restarts=2, radius=0.5, generator=seeds[1:2])
+    alone = fab(net, x[1:2], y[1:2], Ball(norm, 0.5), steps=4, restarts=2, generator=seeds[1:2])
     torch.testing.assert_close(alone.points, result.points[1:2], rtol=1e-6, atol=1e-7)

@@ -33,7 +33,7 @@ def judged(model, *, norm="l2", rows=40, clean=None, surrogates=(), stages=4):
     with torch.no_grad():
         logits = clean(x)
     y = logits.argmax(1)
-    radius = fab(clean, x, y, norm, steps=10).distances.median().item()
+    radius = fab(clean, x, y, Ball(norm, 1.0), steps=10).distances.median().item()
     stages = short(logits.shape[1], norm, queries=300)[:stages]
     settings = AttackSettings(batch=64)
     return robust(

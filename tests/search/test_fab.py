@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy.optimize import linprog, minimize
 
-from counterlens.ball import row_seeds
+from counterlens.ball import Ball, row_seeds
 from counterlens.errors import InputError
 from counterlens.search import fab
 from counterlens.search.fab import project_on_plane
@@ -91,7 +91,7 @@ def test_finds_the_distance_to_a_linear_boundary(classes, targeted, norm, dual, 
     x = 0.5 + 0.1 * torch.randn(5, 3, 3, 3, generator=rng, dtype=torch.float64)
     y = predict(x).argmax(1)
     target = (y + 1) % classes if targeted else None
-    result = fab(predict, x, y, norm, target=target, steps=30)
+    result = fab(predict, x, y, Ball(norm, 1.0), target=target, steps=30)
     logits = predict(x)
     gaps = logits.gather(1, y[:, None]) - logits
     slopes = torch.linalg.vector_norm(w[None] - w[y][:, None], dual, dim=2)
@@ -107,9 +107,9 @@ def test_restarts_and_rows_do_not_disturb_each_other(rng):
     x = torch.rand(4, 3, 3, 3, generator=rng, dtype=torch.float64)
     y = predict(x).argmax(1)
     seeds = row_seeds(4, 1)
-    kwargs = {"steps": 10, "restarts": 2, "radius": 0.2}
-    whole = fab(predict, x, y, "l2", generator=seeds, **kwargs)
-    alone = fab(predict, x[2:3], y[2:3], "l2", generator=seeds[2:3], **kwargs)
+    kwargs = {"steps": 10, "restarts": 2}
+    whole = fab(predict, x, y, Ball("l2", 0.2), generator=seeds, **kwargs)
+    alone = fab(predict, x[2:3], y[2:3], Ball("l2", 0.2), generator=seeds[2:3], **kwargs)
     torch.testing.assert_close(whole.points[2:3], alone.points, rtol=0, atol=1e-12)
 
 
@@ -119,7 +119,7 @@ def test_a_point_that_cannot_be_misclassified_has_no_distance():
         lambda z: torch.stack([z.flatten(1).sum(1) * 0 + 1, z.flatten(1).sum(1) * 0], 1),
         x,
         torch.zeros(2, dtype=torch.int64),
-        "l2",
+        Ball("l2", 1.0),
         steps=3,
     )
     assert torch.isinf(result.distances).all() and torch.equal(result.points, x)

@@ -41,7 +41,7 @@ def test_a_point_whose_class_loses_a_tie_is_broken(answer, held):
 
 def test_the_boundary_attack_ends_at_a_tie_that_is_lost():
     x, y = torch.full((1, 1, 4, 4), 0.3), torch.tensor([2])
-    met = fab(CutOff(2), x, y, "linf", target=torch.tensor([1]), steps=10)
+    met = fab(CutOff(2), x, y, Ball("linf", 1.0), target=torch.tensor([1]), steps=10)
     assert met.distances.item() == pytest.approx(0.05, abs=0.01)
 
 

@@ -24,7 +24,7 @@ def case():
     x = images(ROWS)
     with torch.no_grad():
         y = net(x).argmax(1)
-    radius = fab(net, x, y, "l2", steps=10).distances.median().item()
+    radius = fab(net, x, y, Ball("l2", 1.0), steps=10).distances.median().item()
     return net, x, y, Ball("l2", radius)
 
 

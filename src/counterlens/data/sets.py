@@ -115,7 +115,6 @@ def file_set(
     *,
     space: str | None = None,
     ids: Sequence[str] | None = None,
-    notes: Iterable[str] = (),
     excluded: list[Excluded] | None = None,
 ) -> ImageSet:
     """A set of picture files below `root`; the fingerprint covers ids, labels and file sizes.
@@ -145,7 +144,6 @@ def file_set(
         read=ReadFiles(root, tuple(files)),
         space=space,
         fingerprint=fingerprint(lines),
-        notes=tuple(notes),
     )
 
 

@@ -7,12 +7,12 @@ Differs: the paper does not say whether the confidence cap of 15 % is per crop o
     the images with the least confidence in their label stay.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from jaxtyping import Float64, Int64
+from jaxtyping import Bool, Float64, Int64
 
 from counterlens.errors import InputError
 from counterlens.filters.funnel import Rows, Rule, capped, first, where
@@ -67,8 +67,8 @@ def rules(
         limits: thresholds.
         screens: more stages before the caps, such as near-duplicates.
     """
-    usual = np.any([table[f"{f}_answer"] == labels for f in range(filters)], axis=0)
-    crops = np.any([table[f"{f}_right"] > 0 for f in range(filters)], axis=0)
+    usual = _any([table[f"{f}_answer"] == labels for f in range(filters)])
+    crops = _any([table[f"{f}_right"] > 0 for f in range(filters)])
     which = "true_max" if limits.per == "crop" else "true_mean"
     sure = truth(table, filters, which)
     cap = limits.confidence
@@ -81,14 +81,8 @@ def rules(
     return [
         where("readable", "a whole picture of sufficient size", table["why"] == ""),
         where("known class", "its label is a class of every filter", labels >= 0),
-        where(
-            "wrong in the usual view", "no filter's usual view gives the label", np.asarray(~usual)
-        ),
-        where(
-            "wrong in all crops",
-            "no filter gives the label in any of ten crops",
-            np.asarray(~crops),
-        ),
+        where("wrong in the usual view", "no filter's usual view gives the label", ~usual),
+        where("wrong in all crops", "no filter gives the label in any of ten crops", ~crops),
         where(
             "not nearly right",
             f"no filter gives the label more than {cap:.0%} {manner}",
@@ -112,6 +106,11 @@ def rules(
             limits.shortlist,
         ),
     ]
+
+
+def _any(flags: Sequence[np.ndarray]) -> Bool[np.ndarray, "n"]:
+    """Whether any filter says so, image by image."""
+    return np.asarray(np.any(flags, axis=0))
 
 
 def _egregious(

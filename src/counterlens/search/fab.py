@@ -188,12 +188,11 @@ def fab(
     predict: Predict,
     x: Images,
     label: Labels,
-    norm: Norm,
+    ball: Ball,
     *,
     target: Labels | None = None,
     steps: int = 100,
     restarts: int = 1,
-    radius: float = 1.0,
     generator: torch.Generator | Seeds | None = None,
 ) -> Nearest:
     """Search the nearest misclassified point, towards one class or towards any.
@@ -201,11 +200,11 @@ def fab(
     Args:
         target: class whose boundary is approached; None linearises all boundaries (one backward
             pass per class) and takes the nearest. Any misclassification counts either way.
-        radius: restarts after the first begin at a random point at half of it.
+        ball: its norm measures the distance; restarts after the first begin at a random point at
+            half its radius.
     """
     x = x.detach()
     seeds = generator if isinstance(generator, Tensor) else row_seeds(len(x), generator)
-    ball = Ball(norm, radius)
     points, distances = x, x.new_full((len(x),), torch.inf)
     for restart in range(restarts):
         rule = Fab(steps, wander=restart > 0)
@@ -215,7 +214,7 @@ def fab(
                 z = state["z"].detach().requires_grad_(True)
                 logits = full(predict(z))
                 if target is None:
-                    score, grad = nearest_plane(logits, z, label, norm)
+                    score, grad = nearest_plane(logits, z, label, ball.norm)
                 else:
                     score = at(logits, target) - at(logits, label)
                     (grad,) = torch.autograd.grad(score.sum(), z)

@@ -8,6 +8,7 @@ out and named in the notes.
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from counterlens.data.sets import Excluded, file_set, printable
@@ -63,16 +64,8 @@ def open_folder(
         )
     for picture in loose:
         _put(excluded, picture, "beside the class folders")
-    return file_set(
-        name,
-        root,
-        files,
-        labels,
-        classes,
-        space=space,
-        notes=_notes(others, empty, loose),
-        excluded=excluded,
-    )
+    opened = file_set(name, root, files, labels, classes, space=space, excluded=excluded)
+    return replace(opened, notes=tuple(_notes(others, empty, loose)))
 
 
 def is_picture(name: str) -> bool:

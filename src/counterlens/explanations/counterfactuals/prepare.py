@@ -29,7 +29,7 @@ from counterlens.explanations.counterfactuals.masks import (
 from counterlens.explanations.counterfactuals.points import PointSegmenter, from_points
 from counterlens.explanations.counterfactuals.rounds import rows_of
 from counterlens.generators.diffusion.attention import Maps, Watch
-from counterlens.generators.diffusion.ddim import ddim
+from counterlens.generators.diffusion.ddim import Hooks, ddim
 from counterlens.generators.diffusion.model import LatentDiffusion
 from counterlens.generators.diffusion.null_text import RATE, Inversion, invert
 from counterlens.generators.diffusion.optimise import COUNTERFACTUAL, Inputs, Settings
@@ -195,7 +195,7 @@ def attention_maps(model: LatentDiffusion, given: Inputs, settings: EditSettings
     first = max([-(-chain.steps // 2), *(settings.count(share) for share in settings.inject)])
     store = torch.device("cpu") if model.shape[1] > OFFLOAD_ABOVE else None
     watch = Watch(model, len(given.z), first, store)
-    ddim(model, given.z, given.cond, given.null, guidance=chain.guidance, around=watch)
+    ddim(model, given.z, given.cond, given.null, guidance=chain.guidance, hooks=Hooks(around=watch))
     return watch.maps
 
 

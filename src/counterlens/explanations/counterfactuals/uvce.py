@@ -38,11 +38,10 @@ from counterlens.explanations.counterfactuals.prepare import (
 from counterlens.explanations.counterfactuals.rounds import go_on
 from counterlens.generators.diffusion.attention import inject
 from counterlens.generators.diffusion.cutouts import WIDE
-from counterlens.generators.diffusion.ddim import ddim, repeated
+from counterlens.generators.diffusion.ddim import Hooks, ddim, repeated
 from counterlens.generators.diffusion.model import LatentDiffusion, Latents
 from counterlens.generators.diffusion.optimise import (
     Ascent,
-    Hooks,
     Inputs,
     Penalty,
     Term,
@@ -253,9 +252,8 @@ def search_schedule(
     for trial in trials:
         hooks = hooks_of(model, prepared, mix, held, [trial] * len(start.z), settings)
         chain = ddim(
-            model, start.z, start.cond, start.null, guidance=settings.chain.guidance,
-            around=hooks.around, enter=hooks.enter,
-        )  # fmt: skip
+            model, start.z, start.cond, start.null, guidance=settings.chain.guidance, hooks=hooks
+        )
         z = chain.originals[-1]
         worth.append(judge(terms, model.decode(z), z, penalty))
     best = torch.stack(worth).argmax(0).tolist()

@@ -73,6 +73,19 @@ def guided_noise(
     return guided(without, within, guidance)
 
 
+@dataclass(frozen=True)
+class Hooks:
+    """What is done in each step of a chain.
+
+    Args:
+        around: what surrounds the network at step i, see `attention`.
+        enter: what is done to the latents with which step i begins, such as blending.
+    """
+
+    around: Callable[[int], AbstractContextManager[None]] | None = None
+    enter: Callable[[int, Latents], Latents] | None = None
+
+
 def ddim(
     model: LatentDiffusion,
     z: Latents,
@@ -82,8 +95,7 @@ def ddim(
     guidance: float = 3.0,
     last: int = 1,
     stored: StoredSteps = None,
-    around: Callable[[int], AbstractContextManager[None]] | None = None,
-    enter: Callable[[int, Latents], Latents] | None = None,
+    hooks: Hooks = Hooks(),  # noqa: B008  frozen
 ) -> Chain:
     """Run the chain from noise to latents; its gradient reaches z, every C_t and every ∅_t.
 
@@ -97,8 +109,7 @@ def ddim(
         stored: steps, counted from the end, whose activations are stored for the backward pass; the
             others are recomputed there, with "blocks" all, block by block. None stores all. The
             gradient is the same.
-        around: what surrounds the network at step i, see `attention`.
-        enter: what is done to the latents with which step i begins, such as blending.
+        hooks: what is done in each step.
     """
     steps = cond.shape[1]
     if null.shape != cond.shape:
@@ -115,8 +126,8 @@ def ddim(
         alphas = schedule.alpha(time), schedule.alpha(before)
         one = _step(
             model, time, *alphas, guidance,
-            nullcontext if around is None else partial(around, i),
-            None if enter is None else partial(enter, i), stored == "blocks",
+            nullcontext if hooks.around is None else partial(hooks.around, i),
+            None if hooks.enter is None else partial(hooks.enter, i), stored == "blocks",
         )  # fmt: skip
         again = i < steps - whole and torch.is_grad_enabled()
         if again and not getattr(model.unet, "recomputes", False):  # see `cuda_graph`

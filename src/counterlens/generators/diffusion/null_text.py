@@ -91,8 +91,7 @@ def invert(
         else:
             z, clean, null, error = _optimise_null_text(
                 model, z, time, cond, null, marks[-2 - i],
-                guidance=guidance, steps=steps, inner=inner,
-                rate=rate * max(1 - i / 100, 0.01), enough=1e-5 + 2e-5 * i,
+                _Learning(guidance, steps, inner, rate * max(1 - i / 100, 0.01), 1e-5 + 2e-5 * i),
             )  # fmt: skip
         path.append(z)
         nulls.append(null)
@@ -132,6 +131,17 @@ def _plain(
     return z, clean, (z - mark).square().flatten(1).mean(1)
 
 
+@dataclass(frozen=True)
+class _Learning:
+    """How one step's null text is learned: at most `inner` updates, until the error is `enough`."""
+
+    guidance: float
+    steps: int
+    inner: int
+    rate: float
+    enough: float
+
+
 def _optimise_null_text(
     model: LatentDiffusion,
     z: Latents,
@@ -139,26 +149,21 @@ def _optimise_null_text(
     cond: Cond,
     null: Cond,
     mark: Latents,
-    *,
-    guidance: float,
-    steps: int,
-    inner: int,
-    rate: float,
-    enough: float,
+    settings: _Learning,
 ) -> tuple[Latents, Latents, Cond, Scores]:
     """Learn one step's null text; the latents after it, the clean ones, the text and the error."""
-    alpha, after = _alphas(model, time, steps)
+    alpha, after = _alphas(model, time, settings.steps)
     with torch.no_grad():
         within = model.noise(z, time, cond)
 
     def evaluate(values: Variables, k: int) -> Iterate:
-        noise = guided(model.noise(z, time, values["null"]), within, guidance)
+        noise = guided(model.noise(z, time, values["null"]), within, settings.guidance)
         reached = step(z, noise, alpha, after)
         worth = -(reached - mark).square().flatten(1).mean(1)
         return Iterate(worth, worth, noise)
 
-    group = {"null": Group(null, rate)}
-    result, best = adam(evaluate, group, steps=inner, enough=-enough)
+    group = {"null": Group(null, settings.rate)}
+    result, best = adam(evaluate, group, steps=settings.inner, enough=-settings.enough)
     noise = result.points
     return step(z, noise, alpha, after), original(z, noise, alpha), best["null"], -result.scores
 

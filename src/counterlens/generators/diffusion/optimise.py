@@ -9,7 +9,7 @@ Differs: the loss is the weighted mean over the last three predicted clean laten
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -20,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 
 from counterlens.ball import Seeds, mix, normal
 from counterlens.generators.diffusion.cutouts import cutouts, seen
-from counterlens.generators.diffusion.ddim import Conds, ddim, repeated
+from counterlens.generators.diffusion.ddim import Conds, Hooks, ddim, repeated
 from counterlens.generators.diffusion.model import LatentDiffusion, Latents
 from counterlens.generators.diffusion.recompute import StoredSteps, blocks_again
 from counterlens.objectives import Labelled
@@ -118,14 +118,6 @@ Penalty = Callable[[Latents, Images], Scores]
 
 
 @dataclass(frozen=True)
-class Hooks:
-    """What is done in each step of a chain; see `ddim`."""
-
-    around: Callable[[int], AbstractContextManager[None]] | None = None
-    enter: Callable[[int, Latents], Latents] | None = None
-
-
-@dataclass(frozen=True)
 class Ascent:
     """What came of it.
 
@@ -177,7 +169,7 @@ def ascend(
     stored: StoredSteps = None,
     callback: Callable[[int, Iterate], None] | None = None,
     penalty: Penalty | None = None,
-    hooks: Hooks | None = None,
+    hooks: Hooks = Hooks(),  # noqa: B008  frozen
 ) -> Ascent:
     """Raise a score of the generated images over z_T, every C_t and every ∅_t.
 
@@ -190,7 +182,6 @@ def ascend(
         penalty: of predicted clean latents and their images; taken off every score.
         hooks: what is done in each step of the chain.
     """
-    hooks = hooks or Hooks()
     if hooks.around is not None and getattr(model.unet, "recomputes", False):
         raise ValueError("a recorded network cannot be surrounded by something at each step")
     first: list[Images] = []
@@ -200,8 +191,7 @@ def ascend(
     def evaluate(values: Variables, k: int) -> Iterate:
         chain = ddim(
             model, values["z"], values["cond"], values["null"],
-            guidance=settings.guidance, last=settings.last, stored=stored,
-            around=hooks.around, enter=hooks.enter,
+            guidance=settings.guidance, last=settings.last, stored=stored, hooks=hooks,
         )  # fmt: skip
         if k == settings.updates:
             x = model.decode(chain.originals[-1])
@@ -218,20 +208,24 @@ def ascend(
         trace.append(judged)
         return Iterate(raised, judged, x)
 
-    length = start.z.flatten(1).norm(dim=1)
-    groups = {
-        "z": Group(start.z, settings.noise_rate, lambda z: rescaled(z, length)),
-        "cond": Group(start.cond, settings.text_rate),
-        "null": Group(start.null, settings.text_rate),
-    }
     result, best = adam(
-        evaluate, groups, steps=settings.updates, clip=settings.clip, schedule=settings.schedule,
-        callback=callback,
+        evaluate, _groups(start, settings), steps=settings.updates, clip=settings.clip,
+        schedule=settings.schedule, callback=callback,
     )  # fmt: skip
     inputs = Inputs(best["z"], best["cond"], best["null"])
     return Ascent(
         result.points, result.scores, first[0], result.start, inputs, torch.stack(trace).cpu()
     )
+
+
+def _groups(start: Inputs, settings: Settings) -> dict[str, Group]:
+    """What is optimised and how fast; the noise keeps the length it begins with."""
+    length = start.z.flatten(1).norm(dim=1)
+    return {
+        "z": Group(start.z, settings.noise_rate, lambda z: rescaled(z, length)),
+        "cond": Group(start.cond, settings.text_rate),
+        "null": Group(start.null, settings.text_rate),
+    }
 
 
 def rescaled(z: Latents, length: Scores) -> Latents:

@@ -147,11 +147,7 @@ def robust(
             misclassified images count here, and only the other points are attacked.
     """
     classes = check_input(classifier, x, y, ball)
-    if isinstance(version, str):
-        stages, notes = stages_of(version, classes, ball.norm)
-    else:
-        stages, notes = list(version), []
-    name = version if isinstance(version, str) else "+".join(stage.name for stage in stages)
+    name, stages, notes = _plan(version, classes, ball)
     repeats = EOT if version == "rand" else 1
     with (
         open_batched_engine(classifier, x, settings, repeats, kernels(stages, x, ball)) as (
@@ -169,12 +165,7 @@ def robust(
                 f"the model has no gradients, and no attack without gradients knows {ball.norm}. "
                 "Attack in l1, l2 or linf, or give surrogates."
             )
-        plan = [(stage.name, repr(stage.rule), stage.variants) for stage in stages]
-        about: dict[str, Any] = {"plan": plan}
-        if surrogates:
-            about["surrogates"] = [fingerprint({}, model=one) for one in surrogates]
-        if earlier is not None:
-            about["earlier"] = _mark(earlier)
+        about = _about(stages, surrogates, earlier)
         attack, monitor = prepare(classifier, engine, x, y, ball, settings, batch, about)
         if earlier is not None:
             _take_over(attack, earlier)
@@ -187,13 +178,40 @@ def robust(
             probes=settings.trust,
         )
         notes += engine.notes
-    ensemble = "APGD-CE and APGD-T with 3 targets" if name == "fast" else f"AutoAttack {name}"
-    if not engine.differentiable:
-        ensemble = "Square alone"
-    if transfers:
-        ensemble += f" and {', '.join(stage.name for stage in transfers)}"
+    ensemble = _named(name, engine, transfers)
     protocol = f"{ensemble}, {ball.norm} {ball.radius:.4g}, seed {settings.seed}"
     return _summary(attack, engine, complete, trust, protocol, notes)
+
+
+def _plan(
+    version: Version | Sequence[SearchStage], classes: int, ball: Ball
+) -> tuple[str, list[SearchStage], list[str]]:
+    """Name, stages and notes of a named protocol, or of stages of one's own."""
+    if isinstance(version, str):
+        return version, *stages_of(version, classes, ball.norm)
+    return "+".join(stage.name for stage in version), list(version), []
+
+
+def _named(version: str, engine: Engine, transfers: Sequence[SearchStage]) -> str:
+    """The ensemble as protocols call it."""
+    name = f"AutoAttack {version}"
+    if version == "fast":
+        name = "APGD-CE and APGD-T with 3 targets"
+    if not engine.differentiable:
+        name = "Square alone"
+    return name + (f" and {', '.join(stage.name for stage in transfers)}" if transfers else "")
+
+
+def _about(
+    stages: Sequence[SearchStage], surrogates: Sequence[Predict], earlier: "Robustness | None"
+) -> dict[str, Any]:
+    """What a stored state must agree with, besides images and settings, to be continued."""
+    about: dict[str, Any] = {"plan": [(s.name, repr(s.rule), s.variants) for s in stages]}
+    if surrogates:
+        about["surrogates"] = [fingerprint({}, model=one) for one in surrogates]
+    if earlier is not None:
+        about["earlier"] = _mark(earlier)
+    return about
 
 
 def _take_over(attack: AttackState, earlier: Robustness) -> None:

@@ -91,25 +91,10 @@ def corner(bits, room):
 
 @triton.jit
 def move_mass(
-    x,
-    best,
-    out,
-    seeds,
-    steps,
-    halvings,
-    sizes,
-    reach,
-    table,
-    width,
-    pixels,
-    table_side,
-    reach_step,
-    LEVELS: tl.constexpr,
-    STRIDE: tl.constexpr,
-    CHANNELS: tl.constexpr,
-    ROWS: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
+    x, best, out, seeds, steps, halvings, sizes, reach, table, width, pixels, table_side,
+    reach_step, LEVELS: tl.constexpr, STRIDE: tl.constexpr, CHANNELS: tl.constexpr, ROWS:
+    tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     """One proposal of the square attack in l2, a whole picture (channels, pixels) per program.
 
     The same steps as `square._draw` and `square._propose_l2`, which explain them.

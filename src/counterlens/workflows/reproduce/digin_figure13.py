@@ -25,7 +25,7 @@ from counterlens.explanations.counterfactuals.targets import class_named
 from counterlens.explanations.figure import Panel
 from counterlens.explanations.gradients import ARMS, Gradients, gradients, magnitude
 from counterlens.generators.diffusion.attention import Watch
-from counterlens.generators.diffusion.ddim import ddim
+from counterlens.generators.diffusion.ddim import Hooks, ddim
 from counterlens.generators.diffusion.optimise import COUNTERFACTUAL, Term, begin
 from counterlens.generators.diffusion.words import carriers
 from counterlens.images import ImageSet, prepare
@@ -127,7 +127,8 @@ def _drawn(net: Classifier, generator: str | None, count: int, seed: int, log: L
         seeds = torch.tensor([seed_of("gradient", seed, a + i) for i in range(len(part))])
         given = begin(model, part, seeds, steps=chain.steps)
         watch = Watch(model, len(part), -(-chain.steps // 2), torch.device("cpu"))
-        end = ddim(model, given.z, given.cond, given.null, guidance=chain.guidance, around=watch)
+        hooks = Hooks(around=watch)
+        end = ddim(model, given.z, given.cond, given.null, guidance=chain.guidance, hooks=hooks)
         tokens = [carriers(model, p, w) for p, w in zip(part, words[a : a + 16], strict=True)]
         attended = attention_masks.attended(
             attention_masks.averaged(watch.maps, steps=chain.steps), tokens

@@ -116,7 +116,7 @@ def tested(folder: Path, spec: str, device: torch.device) -> Number:
     images, pair = open_set(spec), load_pair(folder, "")
     if tuple(images.classes) != tuple(pair.classes):
         raise InputError(f"{spec} has other classes than {folder}, expected the same in order.")
-    answers = predict(pair, images, device=device, progress=False)
+    answers = predict(pair.to(device), images, progress=False)
     n, hits = len(answers.labels), int((answers.logits.argmax(1) == answers.labels).sum())
     protocol = f"zero-shot accuracy on {n} pictures of {images.name}, half-precision weights"
     return Number(hits / n, n, *wilson(hits, n), protocol)
