@@ -47,12 +47,12 @@ from counterlens import zoo
 from counterlens.ball import row_seeds
 from counterlens.generators.diffusion.ddim import ddim
 from counterlens.generators.diffusion.model import load
-from counterlens.generators.diffusion.optimise import COUNTERFACTUAL, Settings, begin
+from counterlens.generators.diffusion.optimise import COUNTERFACTUAL, ChainSettings, begin
 from diffusion_arms import ALL, Arm, Bench, cosine
 
 
 def cosines(
-    spec: str, device: torch.device, settings: Settings, half: str, images: int
+    spec: str, device: torch.device, settings: ChainSettings, half: str, images: int
 ) -> dict[str, Any]:
     """Cosines of the gradients of the whole chain in half precision and float32, per variable.
 

@@ -46,7 +46,14 @@ from counterlens.fit import Trainable, fit
 from counterlens.models.nets import resnets as nets
 from counterlens.types import Preprocess
 from counterlens.workflows.train import recipes
-from counterlens.workflows.train.plan import Attacks, Work, attack, bind, make_plan, matrix_rate
+from counterlens.workflows.train.plan import (
+    Attacks,
+    UpdateCost,
+    attack,
+    bind,
+    make_plan,
+    matrix_rate,
+)
 from counterlens.workflows.train.recipe import Recipe
 
 UPDATES = 60
@@ -91,7 +98,7 @@ def measure(recipe: Recipe, device: torch.device) -> dict[str, float]:
         )
     seconds = (times[-1] - times[UPDATES // 2]) / (UPDATES - 1 - UPDATES // 2)
     last = UPDATES - 1
-    work = Work(nets.flops(net, (3, size, size)), recipe, both)(last)
+    work = UpdateCost(nets.flops(net, (3, size, size)), recipe, both)(last)
     row = {
         "steps": both.near.steps(last),
         "ms": 1e3 * seconds,

@@ -31,14 +31,14 @@ from counterlens.data.synthetic.digit_factors import (
     Digits,
     open_digits,
 )
-from counterlens.data.synthetic.mnist_variants import OBJECT_ABOVE, WHICH, Variant, variant
+from counterlens.data.synthetic.mnist_variants import OBJECT_ABOVE, WHICH, DigitVariant, variant
 from counterlens.metrics.saliency import trivial_scores
 
 RESULTS = Path(__file__).parent / "results"
 ARMS = ("original", "cgn", "original+cgn")
 
 
-def trivial(split: Variant) -> dict[str, dict[str, float]]:
+def trivial(split: DigitVariant) -> dict[str, dict[str, float]]:
     """Mean overlap of each trivial map with the masks of a set."""
     return {
         name: {"iou": round(float(both.mean()), 4), "object_iou": round(float(alone.mean()), 4)}
@@ -58,7 +58,7 @@ def classifiers(which: str) -> dict[str, dict[str, float]]:
     }
 
 
-def equal_colours(split: Variant) -> dict[str, float]:
+def equal_colours(split: DigitVariant) -> dict[str, float]:
     """Images whose digit and background have one mean colour: can the digit be seen?"""
     object_colour = np.asarray(DOUBLE_OBJECT)[split.object]
     background_colour = np.asarray(DOUBLE_BACKGROUND)[split.background]

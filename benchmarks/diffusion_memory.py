@@ -35,7 +35,7 @@ from counterlens.generators.diffusion.memory import (
 )
 from counterlens.generators.diffusion.meter import Live
 from counterlens.generators.diffusion.model import LatentDiffusion
-from counterlens.generators.diffusion.optimise import Inputs, Settings, Term, ascend
+from counterlens.generators.diffusion.optimise import ChainSettings, Inputs, Term, ascend
 from counterlens.generators.diffusion.recompute import StoredSteps
 from diffusion_arms import Arm, Bench
 
@@ -107,7 +107,7 @@ def whole_update(
     model: LatentDiffusion,
     start: Inputs,
     terms: list[Term],
-    settings: Settings,
+    settings: ChainSettings,
     stored: StoredSteps,
 ) -> int:
     """The most bytes at a time of one update, from the start to Adam's step.

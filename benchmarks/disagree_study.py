@@ -41,7 +41,7 @@ from counterlens.workflows._shared.generate import changed
 from counterlens.workflows._shared.generator import open_generator
 from counterlens.workflows.disagree.numbers import numbers
 from counterlens.workflows.disagree.run import disagree, shared_classes
-from counterlens.workflows.disagree.search import Task, search
+from counterlens.workflows.disagree.search import DisagreeTask, search
 from counterlens.workflows.neurons.run import neurons
 
 SWEEP = (  # noise of 0.05 alone fools a plain classifier at 32 pixels: try less
@@ -85,7 +85,7 @@ def sweep(given: argparse.Namespace) -> None:
         shutil.rmtree(folder, ignore_errors=True)
         run = Run.create(folder, "disagree", {"arm": arm})
         settings = changed(DISAGREEMENT, [*given.changes, *changes])
-        task = Task(
+        task = DisagreeTask(
             run, model, (), settings, given.few, given.seed, given.memory, lambda line: None,
             logarithms=given.score == "logarithms",
         )  # fmt: skip

@@ -50,7 +50,7 @@ from counterlens.generators.diffusion import model as latent
 from counterlens.images import tile, write_png
 from counterlens.models.parts import cam_layer
 from counterlens.workflows._shared.generate import changed as with_changes
-from counterlens.workflows.neurons.data import Known
+from counterlens.workflows.neurons.data import KnownFeatures
 from counterlens.workflows.neurons.edits import AT_32, EDIT, direction_term
 from counterlens.workflows.neurons.scan import activations
 from counterlens.workflows.neurons.spurious import FINE
@@ -242,7 +242,7 @@ def lowered(
 
 
 def maps_figure(
-    models: dict[str, Classifier], seen: dict[str, Known], x: Tensor, y: Tensor, out: Path
+    models: dict[str, Classifier], seen: dict[str, KnownFeatures], x: Tensor, y: Tensor, out: Path
 ) -> None:
     """Images of the class with the most of its first component, and where it lies."""
     target = models["planted"].classes.index(CLASS)

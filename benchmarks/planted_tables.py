@@ -11,12 +11,12 @@ from counterlens.explanations.features.directions import Direction, driven, logi
 from counterlens.explanations.features.npca import neural_pca
 from counterlens.generators.diffusion import model as latent
 from counterlens.models.parts import head
-from counterlens.workflows.neurons.data import Known
+from counterlens.workflows.neurons.data import KnownFeatures
 from counterlens.workflows.neurons.npca import components
-from counterlens.workflows.neurons.object_masks import LEAST, MOST, Masks, by_attention
+from counterlens.workflows.neurons.object_masks import LEAST, MOST, ObjectMasks, by_attention
 from counterlens.workflows.neurons.scan import activations
 from counterlens.workflows.neurons.spurious import (
-    Candidate,
+    FeatureCandidate,
     candidate,
     features_of_classes,
     judge,
@@ -24,31 +24,35 @@ from counterlens.workflows.neurons.spurious import (
 from planted_networks import CLASS, RADIUS, SIZE, patched, share
 
 
-def known(model: Classifier, x: Tensor, y: Tensor) -> Known:
+def known(model: Classifier, x: Tensor, y: Tensor) -> KnownFeatures:
     phi = activations(model, x)
     pixels = (x * 255).round().byte().permute(0, 2, 3, 1).numpy()
-    return Known(
+    return KnownFeatures(
         array_set("planted", pixels, y.numpy(), model.classes), phi, logits_of(model, phi), y
     )
 
 
-def disc(count: int) -> Masks:
+def disc(count: int) -> ObjectMasks:
     """The middle of the picture, for all images."""
     place = torch.arange(32) - 15.5
     inside = place.square()[:, None] + place.square()[None] < RADIUS**2
     every = inside.expand(count, 32, 32).clone()
-    return Masks(every, torch.ones(count, dtype=torch.bool), f"a disc of radius {RADIUS}")
+    return ObjectMasks(every, torch.ones(count, dtype=torch.bool), f"a disc of radius {RADIUS}")
 
 
-def attended(model: Classifier, generator: latent.LatentDiffusion, x: Tensor, y: Tensor) -> Masks:
+def attended(
+    model: Classifier, generator: latent.LatentDiffusion, x: Tensor, y: Tensor
+) -> ObjectMasks:
     """A generator's masks of images without the patch."""
     find = by_attention(generator, model, 0)
     found = torch.cat([find(a, b).cpu() for a, b in zip(x.split(128), y.split(128), strict=True)])
     area = found.flatten(1).float().mean(1)
-    return Masks(found, (area >= LEAST) & (area <= MOST), "attention to the class word")
+    return ObjectMasks(found, (area >= LEAST) & (area <= MOST), "attention to the class word")
 
 
-def table(model: Classifier, seen: Known, x: Tensor, masks: Masks, kind: str) -> dict[str, object]:
+def table(
+    model: Classifier, seen: KnownFeatures, x: Tensor, masks: ObjectMasks, kind: str
+) -> dict[str, object]:
     """The ranked table, and how much of each feature's map lies in the corner of the patch."""
     if kind == "units":
         asked = features_of_classes(model, seen, masks)
@@ -62,12 +66,12 @@ def table(model: Classifier, seen: Known, x: Tensor, masks: Masks, kind: str) ->
     def look(rows: list[int]) -> Tensor:
         return x[list(rows)]
 
-    def name(one: Candidate) -> str:
+    def name(one: FeatureCandidate) -> str:
         return f"{model.classes[one.target or 0]}: {one.direction.kind} {one.direction.number}"
 
     corner = torch.zeros(32, 32, dtype=torch.bool)
     corner[:SIZE, :SIZE] = True
-    here = Masks(corner.expand(len(x), 32, 32).clone(), masks.usable, "corner")
+    here = ObjectMasks(corner.expand(len(x), 32, 32).clone(), masks.usable, "corner")
     judged = judge(model, asked, masks, look, log=quiet)
     inside = {
         name(one.candidate): 1 - one.place.outside
@@ -89,12 +93,12 @@ def table(model: Classifier, seen: Known, x: Tensor, masks: Masks, kind: str) ->
     }
 
 
-def first_component(model: Classifier, seen: Known) -> Direction:
+def first_component(model: Classifier, seen: KnownFeatures) -> Direction:
     target = model.classes.index(CLASS)
     return neural_pca(head(model), seen.features[seen.labels == target], target).direction(0, CLASS)
 
 
-def harm(model: Classifier, seen: Known, x: Tensor, y: Tensor) -> dict[str, object]:
+def harm(model: Classifier, seen: KnownFeatures, x: Tensor, y: Tensor) -> dict[str, object]:
     """Images of other classes, a tenth of them with the patch: taken for the class, and driven."""
     target = model.classes.index(CLASS)
     direction = first_component(model, seen)

@@ -23,7 +23,7 @@ from counterlens.errors import InputError
 from counterlens.types import Images, Labels, Logits, Objective, Scores
 
 Predict = Callable[[Images], Logits]
-Table = Callable[[Images], Float[Tensor, "b k"]]
+ScoreTable = Callable[[Images], Float[Tensor, "b k"]]
 """Images to a row of numbers each: logits, probabilities or features."""
 
 _TINY = 1e-12
@@ -171,7 +171,7 @@ def log_confidence(predict: Predict, target: Labels) -> Labelled:
     return Labelled(lambda z, y: log_confidence_of(predict(z), y), target)
 
 
-def entry(table: Table, label: Labels) -> Labelled:
+def entry(table: ScoreTable, label: Labels) -> Labelled:
     """One number of each image's row: a unit's activation, a class's confidence.
 
     Equation: digin2024 (6)   max φ(x)_n
@@ -179,12 +179,12 @@ def entry(table: Table, label: Labels) -> Labelled:
     return Labelled(lambda z, y: at(full(table(z)), y), label)
 
 
-def probabilities(predict: Predict, temperature: float = 1.0) -> Table:
+def probabilities(predict: Predict, temperature: float = 1.0) -> ScoreTable:
     """Class probabilities after temperature, as a table for `entry`."""
     return lambda z: (full(predict(z)) / temperature).softmax(1)
 
 
-def log_probabilities(predict: Predict, temperature: float = 1.0) -> Table:
+def log_probabilities(predict: Predict, temperature: float = 1.0) -> ScoreTable:
     """Their logarithms.
 
     Equation: digin2024 (5)   log p_f(y | x); (20) for a zero-shot classifier of two texts

@@ -17,7 +17,7 @@ from counterlens.errors import InputError, MissingExtra, first_line
 
 Columns = Mapping[str, np.ndarray]
 """A table: columns of equal length, one value or one row of a matrix each. Texts are objects."""
-Work = Callable[[int, int], Columns]
+ShardWork = Callable[[int, int], Columns]
 """From the first row and the one after the last to a table."""
 _TRIES = 3
 _ACTOR_CALLS = 2  # shards under way per worker: one running, one waiting
@@ -44,7 +44,7 @@ def shards(rows: int, size: int) -> list[Shard]:
 
 
 def map_shards(
-    make: Callable[[], Work],
+    make: Callable[[], ShardWork],
     todo: Sequence[Shard],
     *,
     on: str = "here",
@@ -99,7 +99,7 @@ def worker_plan(
 
 
 def _on_ray(
-    make: Callable[[], Work],
+    make: Callable[[], ShardWork],
     todo: Sequence[Shard],
     on: str,
     workers: int | None,
@@ -131,7 +131,7 @@ def _on_ray(
 
 
 def _stream(
-    ray: Any, make: Callable[[], Work], todo: Sequence[Shard], most: int, gpus: float
+    ray: Any, make: Callable[[], ShardWork], todo: Sequence[Shard], most: int, gpus: float
 ) -> Iterator[tuple[Shard, Columns]]:
     """Ray Data over the list of shards; actors build the work once and keep it.
 
@@ -141,7 +141,7 @@ def _stream(
 
     def build(items: Any) -> Any:  # a class defined here pickles by value, as Ray needs it
         class Worker:
-            def __init__(self, make: Callable[[], Work]) -> None:
+            def __init__(self, make: Callable[[], ShardWork]) -> None:
                 self.work = make()
 
             def __call__(self, batch: Any) -> Any:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from counterlens.app.images import Filter, page, rows
+from counterlens.app.images import ImageFilter, page, rows
 from counterlens.runs import Run
 from counterlens.workflows.compare.run import compare
 from report_runs import CLASSES, audit_run, explain_run, simulate, softmax
@@ -100,12 +100,12 @@ def test_filters_count_what_the_logits_say(runs):
     found = rows(Run.open(runs / "plain"))
     cats, dogs = CLASSES[3], CLASSES[5]
     for wanted, mask in (
-        (Filter(set="cifar10"), labels >= 0),
-        (Filter(set="cifar10", answer="wrong"), answer != labels),
-        (Filter(set="cifar10", answer="right"), answer == labels),
-        (Filter(set="cifar10", label=cats), labels == 3),
-        (Filter(set="cifar10", label=cats, predicted=dogs), (labels == 3) & (answer == 5)),
-        (Filter(set="cifar10", low=0.5, high=0.8), (sure >= 0.5) & (sure <= 0.8)),
+        (ImageFilter(set="cifar10"), labels >= 0),
+        (ImageFilter(set="cifar10", answer="wrong"), answer != labels),
+        (ImageFilter(set="cifar10", answer="right"), answer == labels),
+        (ImageFilter(set="cifar10", label=cats), labels == 3),
+        (ImageFilter(set="cifar10", label=cats, predicted=dogs), (labels == 3) & (answer == 5)),
+        (ImageFilter(set="cifar10", low=0.5, high=0.8), (sure >= 0.5) & (sure <= 0.8)),
     ):
         some, count, _ = page(found, wanted, most=10_000)
         assert count == len(some) == int(mask.sum())
@@ -116,7 +116,7 @@ def test_pages_of_images_show_each_once_and_surest_mistakes_first(runs):
     found = rows(Run.open(runs / "plain"))
     seen, after, more = [], -1, True
     while more:
-        some, _, more = page(found, Filter(set="cifar10"), after=after, most=97)
+        some, _, more = page(found, ImageFilter(set="cifar10"), after=after, most=97)
         seen += [row.id for row in some]
         after = some[-1].number
     assert len(seen) == len(set(seen)) == 600

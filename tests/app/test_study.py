@@ -16,7 +16,7 @@ from app.made_runs import quality_run, repair_run
 from counterlens.app.study import by_logit, control_audit, pairs_of
 from counterlens.data import open_set
 from counterlens.review import Store, Verdict, store_path
-from counterlens.review.study import CONTROL, QUESTIONS, Answers, answers_path, arm_of, trials
+from counterlens.review.study import CONTROL, QUESTIONS, StudyAnswers, answers_path, arm_of, trials
 from counterlens.runs import Run
 from report_runs import audit_run, explain_run, simulate
 
@@ -61,7 +61,7 @@ def test_a_rater_goes_through_all_pairs_and_never_sees_which_method_it_is(here, 
     for _ in range(6):
         assert rate(here, "ann").status_code == 200
     assert "All 6 pairs are rated" in here.get("/study", run="quality", rater="Ann ").text
-    said = Answers(answers_path(run.folder)).latest()
+    said = StudyAnswers(answers_path(run.folder)).latest()
     assert len(said) == 6 and {one.better for one in said} == {"A"}
     order = {t.pair.name: (t.a, t.b) for t in trials(pairs_of(run), "ann")}
     assert {one.pair: (one.a, one.b) for one in said} == order
@@ -76,7 +76,7 @@ def test_a_rater_goes_through_all_pairs_and_never_sees_which_method_it_is(here, 
 )
 def test_answers_that_make_no_sense_are_refused(here, run, wrong):
     assert rate(here, "ann", **wrong).status_code in (400, 404)
-    assert Answers(answers_path(run.folder)).latest() == []
+    assert StudyAnswers(answers_path(run.folder)).latest() == []
     for body in (b"", b"[]", b"{}", b"\xff"):
         answer = here.post("/study/answer.json", params={"run": "quality"}, content=body)
         assert answer.status_code == 400
@@ -112,7 +112,7 @@ def test_the_control_arm_compares_with_real_images_sorted_by_logit(app, run):
     assert len(sides) == 6  # one counterfactual, five real images
     assert all(here.client.get(src.replace("&amp;", "&")).status_code == 200 for src in sides)
     assert rate(here, rater).status_code == 200
-    said = Answers(answers_path(run.folder)).latest()
+    said = StudyAnswers(answers_path(run.folder)).latest()
     assert said[0].arm == "control" and CONTROL in (said[0].a, said[0].b)
     other = name_in("methods")
     assert "is realistic" in here.get("/study", run="quality", rater=other).text

@@ -16,7 +16,7 @@ import torch
 from counterlens.ball import row_seeds
 from counterlens.errors import InputError
 from counterlens.explanations.counterfactuals.dvce import (
-    Settings,
+    DvceSettings,
     cone,
     dvce,
     posterior,
@@ -31,7 +31,7 @@ from diffusion_models import tiny_model
 diffusers = pytest.importorskip("diffusers")
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-FEW = Settings(steps=8, start=4, cuts=2)
+FEW = DvceSettings(steps=8, start=4, cuts=2)
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +117,7 @@ def test_the_slope_of_the_crops_is_that_of_finite_differences(rng):
     term = Term(entry(lambda x: (x.flatten(1) @ weight).log_softmax(1), torch.tensor([2, 0])), 8)
     x = torch.rand(2, 3, 8, 8, generator=rng, dtype=torch.float64)
     seeds = row_seeds(2, 0)
-    for settings in (Settings(cuts=3), Settings(cuts=0)):
+    for settings in (DvceSettings(cuts=3), DvceSettings(cuts=0)):
         slope = slope_of(term, x, settings, seeds)
         way = torch.randn(x.shape, generator=rng, dtype=x.dtype)
         from counterlens.generators.diffusion.cutouts import cutouts
@@ -160,7 +160,7 @@ def test_without_guidance_gaussian_data_ends_with_the_variance_in_closed_form():
     fake.schedule = base.schedule
     x = math.sqrt(s2) * torch.randn(150, 3, 4, 4, generator=torch.Generator().manual_seed(1))
     term = Term(entry(lambda images: images.flatten(1), torch.zeros(150, dtype=torch.long)), 4)
-    unguided = Settings(steps=100, start=50, towards=0.0, near=0.0, cuts=0)
+    unguided = DvceSettings(steps=100, start=50, towards=0.0, near=0.0, cuts=0)
     sampled = dvce(fake, x, term, settings=unguided, seeds=row_seeds(150, 0))
     assert sampled.var().item() == pytest.approx(_variance(schedule, s2, 100, 50), rel=0.06)
     assert _variance(schedule, s2, 1000, 500) == pytest.approx(s2, rel=0.02)
@@ -211,9 +211,9 @@ def test_images_of_another_size_and_odd_settings_are_refused(model):
     with pytest.raises(InputError, match="expected 16 × 16"):
         dvce(model, torch.rand(1, 3, 8, 8), term, seeds=row_seeds(1, 0))
     with pytest.raises(InputError, match="start is 300"):
-        Settings(start=300)
+        DvceSettings(start=300)
     with pytest.raises(InputError, match="between 0 and 90"):
-        Settings(angle=90.0)
+        DvceSettings(angle=90.0)
 
 
 def test_the_chain_starts_in_the_middle_and_walks_down_to_the_first_step(model, rng):
@@ -225,5 +225,5 @@ def test_the_chain_starts_in_the_middle_and_walks_down_to_the_first_step(model, 
     )  # fmt: skip
     term = Term(entry(lambda x: x.flatten(1), torch.tensor([0])), 16)
     x = torch.rand(1, 3, 16, 16, generator=rng)
-    dvce(spy, x, term, settings=Settings(cuts=0), seeds=row_seeds(1, 0))
+    dvce(spy, x, term, settings=DvceSettings(cuts=0), seeds=row_seeds(1, 0))
     assert len(times) == 100 and times[0] == 496 and times[-1] == 1

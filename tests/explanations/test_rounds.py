@@ -13,7 +13,7 @@ import torch
 from counterlens.ball import row_seeds
 from counterlens.explanations.counterfactuals.rounds import go_on
 from counterlens.explanations.counterfactuals.uvce import Change, EditSettings, prepare, uvce
-from counterlens.generators.diffusion.optimise import Ascent, Inputs, Settings, Term
+from counterlens.generators.diffusion.optimise import Ascent, ChainSettings, Inputs, Term
 from counterlens.objectives import entry
 from diffusion_models import tiny_model
 
@@ -67,7 +67,7 @@ def test_rounds_make_a_counterfactual_surer_and_none_is_the_papers_search():
     x = torch.rand(2, 3, 16, 16, generator=torch.Generator().manual_seed(3))
     weight = torch.randn(3 * 16 * 16, 5, generator=torch.Generator().manual_seed(0)) / 10
     term = Term(entry(lambda x: (x.flatten(1) @ weight).log_softmax(1), torch.tensor([1, 2])), 16)
-    paper = EditSettings(chain=Settings(steps=4, updates=3, cuts=2, last=2), inner=3)
+    paper = EditSettings(chain=ChainSettings(steps=4, updates=3, cuts=2, last=2), inner=3)
     iterates = []
 
     def edit(settings):

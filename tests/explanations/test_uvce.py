@@ -32,7 +32,7 @@ from counterlens.explanations.counterfactuals.uvce import (
 from counterlens.generators.diffusion.attention import Watch, cross_layers, inject, mixed
 from counterlens.generators.diffusion.ddim import Hooks, ddim, guided_noise, repeated, step
 from counterlens.generators.diffusion.null_text import backwards, invert
-from counterlens.generators.diffusion.optimise import Settings, Term, ascend, begin
+from counterlens.generators.diffusion.optimise import ChainSettings, Term, ascend, begin
 from counterlens.generators.diffusion.words import (
     carriers,
     end_of,
@@ -48,7 +48,7 @@ from diffusion_models import tiny_model
 diffusers = pytest.importorskip("diffusers")
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-CHAIN = Settings(steps=4, updates=3, cuts=2, last=2)
+CHAIN = ChainSettings(steps=4, updates=3, cuts=2, last=2)
 SHORT = EditSettings(chain=CHAIN, inner=3)
 CAT, BRIDGE = "a photograph of a cat", "a photograph of a steel arch bridge"
 TO_BRIDGE, SAME = Change(BRIDGE, ("cat", "steel arch bridge")), Change(CAT, ("cat", "cat"))
@@ -430,7 +430,7 @@ def test_the_best_schedule_is_taken_for_each_image(model, x, term):
     chosen = search_schedule(model, start, [term], ready, mix, held, penalty, SHORT)
     worth = {}
     for trial in SHORT.schedules:
-        only = EditSettings(chain=Settings(steps=4, updates=0, last=1), inject=(trial[0],),
+        only = EditSettings(chain=ChainSettings(steps=4, updates=0, last=1), inject=(trial[0],),
                             blend=(trial[1],))  # fmt: skip
         one = uvce(
             model, ready, [term], [TO_BRIDGE] * 2, settings=only, seeds=row_seeds(2, 0)
@@ -460,7 +460,7 @@ def test_an_edit_is_never_worse_than_prompt_to_prompt_alone(model, x, term):
 @pytest.mark.parametrize("keep", ["background", "object"])
 def test_what_is_held_changes_less_than_the_rest(model, x, keep):
     strong = EditSettings(
-        chain=Settings(steps=4, updates=6, text_rate=0.1, noise_rate=0.01, cuts=0),
+        chain=ChainSettings(steps=4, updates=6, text_rate=0.1, noise_rate=0.01, cuts=0),
         keep=keep, inner=3, inject=(0.3,), blend=(0.3,), pixel_weight=25000.0, latent_weight=0.0,
     )  # fmt: skip
     weight = torch.ones(3 * 16 * 16, 1)
@@ -477,7 +477,7 @@ def test_what_is_held_changes_less_than_the_rest(model, x, keep):
 
 def test_gradients_through_injection_blending_and_penalty_are_exact(model, x, term):
     """The gradient of the whole chain against finite differences, and with recomputed steps."""
-    settings = EditSettings(chain=Settings(steps=3, updates=1, cuts=0, last=2), inner=2)
+    settings = EditSettings(chain=ChainSettings(steps=3, updates=1, cuts=0, last=2), inner=2)
     ready = prepare(model, x, [CAT] * 2, ["cat"] * 2, masks=half(), settings=settings)
     held = 1 - ready.masks
     mix = mixing(model, [CAT] * 2, [BRIDGE] * 2, [("cat", "steel arch bridge")] * 2)
@@ -524,7 +524,7 @@ def test_small_images_get_more_noise_in_their_cut_outs(model, x, side, noisy):
         return 0 * crops.flatten(1)[:, :1]
 
     settings = EditSettings(
-        chain=Settings(steps=1, updates=1, cuts=4, sigma=0.0, last=1), inject=(0.0,),
+        chain=ChainSettings(steps=1, updates=1, cuts=4, sigma=0.0, last=1), inject=(0.0,),
         blend=(0.0,), inner=0, small_sigma=10.0,
     )  # fmt: skip
     grey = Term(entry(table, torch.zeros(2, dtype=torch.long)), side)

@@ -13,7 +13,7 @@ from counterlens.errors import InputError
 from counterlens.explanations.edits.colour import colour_variants, grey, hue, saturation, swap
 from counterlens.explanations.edits.frame import frame_variants, shift, zoom
 from counterlens.explanations.edits.sweeps import edit_numbers
-from counterlens.explanations.edits.variants import Flips, Variant, flip_numbers, flips
+from counterlens.explanations.edits.variants import EditVariant, Flips, flip_numbers, flips
 from counterlens.images import ImageSet
 from counterlens.types import Preprocess
 
@@ -111,9 +111,9 @@ def test_flip_numbers_count_images_and_families(reddest):
     x = torch.zeros(4, 3, 8, 8)
     x[0:3, 0] = 0.9
     x[3] = torch.tensor([0.9, 0.2, 0.1]).view(3, 1, 1)
-    keep = Variant("none", "same", lambda x: x)
-    turn = Variant("hue", "hue 120°", lambda x: hue(x, 120))
-    some = Variant("hue", "only bright", lambda x: torch.where(x.sum() > 0, x, x))
+    keep = EditVariant("none", "same", lambda x: x)
+    turn = EditVariant("hue", "hue 120°", lambda x: hue(x, 120))
+    some = EditVariant("hue", "only bright", lambda x: torch.where(x.sum() > 0, x, x))
     result = Flips.join([flips(reddest, part, [keep, turn, some]) for part in (x[:1], x[1:])])
     numbers = flip_numbers(result, "bias.colour", "colour")
     assert numbers["bias.colour_flip"].value == 1.0

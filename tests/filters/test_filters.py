@@ -249,7 +249,7 @@ def test_a_confidence_of_exactly_the_cap_stays() -> None:
 def test_the_ood_funnel_keeps_the_surest_foreigners() -> None:
     rng = np.random.default_rng(8)
     table, foreign = random_table(rng, 400, 2), rng.random(400) < 0.7
-    limits = out_of_distribution.Limits(0.6, answer=4, shortlist=9)
+    limits = out_of_distribution.OutsideLimits(0.6, answer=4, shortlist=9)
     result = run_funnel(400, out_of_distribution.rules(table, foreign, 2, limits))
     expected_rows, counts = [], {}
     sure = np.minimum(table["0_confidence"], table["1_confidence"]).astype(float)
@@ -334,8 +334,8 @@ def test_small_rules() -> None:
         lambda: natural_adversarial.Limits(0.0),
         lambda: natural_adversarial.Limits(per="crops"),
         lambda: natural_adversarial.Limits(confusion=0),
-        lambda: out_of_distribution.Limits(1.0),
-        lambda: out_of_distribution.Limits(shortlist=0),
+        lambda: out_of_distribution.OutsideLimits(1.0),
+        lambda: out_of_distribution.OutsideLimits(shortlist=0),
     ],
 )
 def test_thresholds_that_make_no_sense_are_refused(limits) -> None:

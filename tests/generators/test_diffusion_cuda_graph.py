@@ -14,7 +14,7 @@ from counterlens.ball import row_seeds
 from counterlens.generators.diffusion.cuda_graph import recorded
 from counterlens.generators.diffusion.ddim import Hooks, ddim
 from counterlens.generators.diffusion.memory import measure
-from counterlens.generators.diffusion.optimise import Settings, Term, ascend, begin
+from counterlens.generators.diffusion.optimise import ChainSettings, Term, ascend, begin
 from counterlens.objectives import entry
 from diffusion_models import tiny_model
 
@@ -93,7 +93,7 @@ def test_a_search_with_hooks_is_refused(model):
 
 
 def test_networks_that_are_asked_count_in_memory(model):
-    settings = Settings(steps=2, cuts=4)
+    settings = ChainSettings(steps=2, cuts=4)
     given = begin(model, ["a photograph of a cat"], row_seeds(1, 0), steps=2)
     net = torch.nn.Sequential(torch.nn.Conv2d(3, 64, 3), torch.nn.SiLU(), torch.nn.Flatten())
     column = torch.zeros(1, dtype=torch.long)

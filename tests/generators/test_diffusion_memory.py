@@ -19,8 +19,8 @@ from counterlens.generators.diffusion.ddim import Hooks, ddim
 from counterlens.generators.diffusion.memory import at_most, less, measure, room, steps_to_keep
 from counterlens.generators.diffusion.meter import Live, needed
 from counterlens.generators.diffusion.optimise import (
+    ChainSettings,
     Inputs,
-    Settings,
     Term,
     ascend,
     augmented,
@@ -35,7 +35,7 @@ from diffusion_models import tiny_model
 pytest.importorskip("diffusers")
 pytestmark = pytest.mark.usefixtures("one_thread")
 STEPS = 4
-SHORT = Settings(steps=STEPS, updates=1, cuts=6, last=3)
+SHORT = ChainSettings(steps=STEPS, updates=1, cuts=6, last=3)
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from counterlens.errors import InputError
 from counterlens.generators.diffusion.cutouts import cutouts, seen, window
 from counterlens.generators.diffusion.memory import measure, parse_memory, steps_to_keep
 from counterlens.generators.diffusion.optimise import (
-    Settings,
+    ChainSettings,
     Term,
     ascend,
     augmented,
@@ -21,11 +21,11 @@ from counterlens.generators.diffusion.optimise import (
     score,
 )
 from counterlens.objectives import entry
-from counterlens.search.adam import Group, Iterate, adam, rate_at
+from counterlens.search.adam import Iterate, VariableGroup, adam, rate_at
 from diffusion_models import tiny_model
 
 pytest.importorskip("diffusers")
-SHORT = Settings(steps=3, updates=3, cuts=2, last=2)
+SHORT = ChainSettings(steps=3, updates=3, cuts=2, last=2)
 
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -123,7 +123,7 @@ def test_adam_walks_as_torchs_own(rng):
             now, torch.full((3,), float(k)), now.view(3, 1, 1, 1)
         )  # the last is judged best
 
-    groups = {"a": Group(a, 0.1), "b": Group(b, 0.01)}
+    groups = {"a": VariableGroup(a, 0.1), "b": VariableGroup(b, 0.01)}
     _, mine = adam(look, groups, steps=7, clip=0.05, schedule="cosine", floor="shared")
     leaves = {"a": a.clone().requires_grad_(), "b": b.clone().requires_grad_()}
     peer = torch.optim.Adam(
@@ -143,7 +143,10 @@ def test_adam_walks_as_torchs_own(rng):
 
 
 def test_the_shared_floor_lets_small_steps_grow_and_ours_does_not():
-    groups = {"c": Group(torch.zeros(1, 1), 0.025), "z": Group(torch.zeros(1, 1), 0.00025)}
+    groups = {
+        "c": VariableGroup(torch.zeros(1, 1), 0.025),
+        "z": VariableGroup(torch.zeros(1, 1), 0.00025),
+    }
     assert rate_at(15, 15, groups, "z", "cosine", "shared") == pytest.approx(0.0025)
     assert rate_at(15, 15, groups, "z", "cosine", "own") == pytest.approx(0.000025)
     assert rate_at(0, 15, groups, "z", "cosine", "own") == pytest.approx(0.00025)
@@ -154,7 +157,7 @@ def test_adam_returns_the_best_it_saw_and_its_variables():
         now = -(values["a"] - 1).abs().sum(1)
         return Iterate(-now, now, values["a"].view(1, 1, 1, 1))  # pulled away from the best
 
-    found, best = adam(look, {"a": Group(torch.full((1, 1), 0.9), 0.5)}, steps=4)
+    found, best = adam(look, {"a": VariableGroup(torch.full((1, 1), 0.9), 0.5)}, steps=4)
     assert found.scores.item() == found.start.item() == pytest.approx(-0.1)
     assert best["a"].item() == pytest.approx(0.9)
     with pytest.raises(InputError, match="steps are -1"):

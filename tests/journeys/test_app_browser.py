@@ -16,7 +16,7 @@ from app.made_runs import quality_run, repair_run, shortlist
 from counterlens.data import open_set
 from counterlens.images import png_bytes
 from counterlens.review import Store, Verdict, store_path
-from counterlens.review.study import Answers, answers_path
+from counterlens.review.study import StudyAnswers, answers_path
 from counterlens.runs import Run
 from journeys.app_server import Started, chromium, started
 from journeys.test_browser import CONTRAST
@@ -347,7 +347,7 @@ def test_a_study_is_rated_by_keys_and_its_results_are_shown(visitor: Watched, ru
         page.keyboard.press("Space")
         page.keyboard.press("Enter")
     page.wait_for_selector("h1:has-text('All 6 pairs are rated')")
-    said = [a for a in Answers(answers_path(runs / "quality")).latest() if a.rater == "rita"]
+    said = [a for a in StudyAnswers(answers_path(runs / "quality")).latest() if a.rater == "rita"]
     assert len(said) == 6 and all(a.questions["object"] == {"A": True, "B": False} for a in said)
     page.get_by_role("link", name="Results").click()
     assert page.locator("table tbody tr").count() >= 9

@@ -58,7 +58,7 @@ def folder(tmp_path_factory) -> Path:
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch):
-    monkeypatch.setattr(dvce, "PAPER", dvce.Settings(steps=8, start=3, cuts=2))
+    monkeypatch.setattr(dvce, "PAPER", dvce.DvceSettings(steps=8, start=3, cuts=2))
 
 
 def call(*words: object) -> tuple[int, str]:

@@ -12,7 +12,7 @@ from counterlens.metrics.intervals.closed_form import delong_parts
 from counterlens.metrics.ood_scores import (
     FEATURE_SCORES,
     SCORES,
-    Head,
+    LinearHead,
     auroc_replicates,
     differences,
     fit,
@@ -27,7 +27,7 @@ FITTED = np.abs(RNG.normal(size=(90, WIDTH))) + 0.1
 LABELS = RNG.integers(0, CLASSES, 90)
 FRESH = np.abs(RNG.normal(size=(7, WIDTH))) * 1.5
 WEIGHT, BIAS = RNG.normal(size=(CLASSES, WIDTH)), RNG.normal(size=CLASSES)
-HEAD = Head(torch.from_numpy(WEIGHT), torch.from_numpy(BIAS))
+HEAD = LinearHead(torch.from_numpy(WEIGHT), torch.from_numpy(BIAS))
 
 
 def _logsumexp(z):

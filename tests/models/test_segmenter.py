@@ -21,7 +21,7 @@ from counterlens.explanations.counterfactuals.points import (
 )
 from counterlens.explanations.counterfactuals.prepare import EditSettings, prepare
 from counterlens.generators.diffusion import model as latent
-from counterlens.generators.diffusion.optimise import Settings
+from counterlens.generators.diffusion.optimise import ChainSettings
 from counterlens.images import read, write_png
 from counterlens.models.segmenter import load_segmenter
 from diffusion_models import TINY, tiny_model
@@ -178,7 +178,7 @@ def test_preparing_an_edit_shows_points_by_attention_and_takes_the_disc(monkeypa
         seen.append(points)
         return disc(16, 4, 11, 3)[None]
 
-    settings = EditSettings(chain=Settings(steps=2), inner=1)
+    settings = EditSettings(chain=ChainSettings(steps=2), inner=1)
     given = {"settings": settings}
     x = torch.rand(1, 3, 16, 16, generator=rng)
     text = ["a photograph of a cat"]

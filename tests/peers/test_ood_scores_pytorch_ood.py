@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from counterlens.metrics.ood_scores import Head, fit
+from counterlens.metrics.ood_scores import LinearHead, fit
 
 pytestmark = pytest.mark.peers
 api = pytest.importorskip("pytorch_ood.detector", reason="pytorch-ood is not installed")
@@ -28,7 +28,7 @@ def case() -> tuple[nn.Linear, Tensor, Tensor, Tensor]:
 
 def ours(name: str, case: tuple[nn.Linear, Tensor, Tensor, Tensor]) -> Tensor:
     layer, bank, labels, fresh = case
-    head = Head(layer.weight.double(), layer.bias.double())
+    head = LinearHead(layer.weight.double(), layer.bias.double())
     return fit(name, bank, labels, head).score(fresh)
 
 

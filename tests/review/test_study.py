@@ -15,8 +15,8 @@ from counterlens.review.study import (
     CONTROL,
     QUESTIONS,
     Answer,
-    Answers,
     Pair,
+    StudyAnswers,
     arm_of,
     results,
     share,
@@ -53,7 +53,7 @@ def test_half_of_the_raters_are_the_control_where_there_is_one():
 
 
 def test_results_are_the_shares_counted_by_hand(tmp_path: Path):
-    store = Answers(tmp_path / "s.sqlite")
+    store = StudyAnswers(tmp_path / "s.sqlite")
     store.add(answer("ann", "1", "A"))
     store.add(answer("ann", "2", "B", yes=False))
     store.add(answer("bob", "1", "equal"))

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import HTMLResponse, Response
 
 from counterlens.app.folders import NotFound, describe
-from counterlens.app.images import Filter, Row, choices, page, rows
+from counterlens.app.images import ImageFilter, ImageRow, choices, page, rows
 from counterlens.app.pieces import cell, model_of, picture, small_picture, snapped, spec_of
 from counterlens.app.reviewable import has_review
 from counterlens.app.security import REPORT_POLICY
@@ -123,7 +123,7 @@ def images(
     here = site(request)
     opened = here.folders.run(run)
     listed = rows(opened)
-    wanted = Filter(
+    wanted = ImageFilter(
         set, label, predicted, _share(low, 0.0), _share(high, 1.0), answer, group, slice, tag
     )
     some, count, more = page(listed, wanted, after=after)
@@ -226,7 +226,7 @@ def _growth(here: Site, name: str, run: Run) -> list[dict[str, Any]]:
     return out
 
 
-def _both(known: list[dict[str, Row]], name: str) -> bool:
+def _both(known: list[dict[str, ImageRow]], name: str) -> bool:
     return all(name in rows for rows in known)
 
 
@@ -234,7 +234,7 @@ def _flip(
     here: Site,
     names: list[str],
     opened: list[Run],
-    known: list[dict[str, Row]],
+    known: list[dict[str, ImageRow]],
     row: Mapping[str, Any],
 ) -> dict[str, Any]:
     sides = [known[k][row["image"]] for k in range(2)]

@@ -21,7 +21,7 @@ _TABLES = ("gallery", "shortlist", "suspects", "slices", "members")
 
 
 @dataclass(frozen=True)
-class Row:
+class ImageRow:
     """One image.
 
     Args:
@@ -47,7 +47,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Filter:
+class ImageFilter:
     """What a visitor wants to see; empty: everything."""
 
     set: str = ""
@@ -60,7 +60,7 @@ class Filter:
     slice: str = ""
     tag: str = ""
 
-    def takes(self, row: Row) -> bool:
+    def takes(self, row: ImageRow) -> bool:
         """Whether a row is wanted."""
         sure = 0.0 if row.confidence is None else row.confidence
         right = {"wrong": row.wrong, "right": bool(row.label) and not row.wrong}
@@ -77,7 +77,7 @@ class Filter:
         )
 
 
-def rows(run: Run) -> tuple[Row, ...]:
+def rows(run: Run) -> tuple[ImageRow, ...]:
     """All images of a run, the surest mistakes first."""
     stamp = tuple(
         (path.name, path.stat().st_mtime_ns)
@@ -89,15 +89,15 @@ def rows(run: Run) -> tuple[Row, ...]:
 
 
 def page(
-    rows: Sequence[Row], wanted: Filter, *, after: int = -1, most: int = 60
-) -> tuple[list[Row], int, bool]:
+    rows: Sequence[ImageRow], wanted: ImageFilter, *, after: int = -1, most: int = 60
+) -> tuple[list[ImageRow], int, bool]:
     """The next rows behind a number, how many there are in all, and whether more follow."""
     fitting = [row for row in rows if wanted.takes(row)]
     rest = [row for row in fitting if row.number > after]
     return rest[:most], len(fitting), len(rest) > most
 
 
-def choices(rows: Sequence[Row]) -> dict[str, list[tuple[str, int]]]:
+def choices(rows: Sequence[ImageRow]) -> dict[str, list[tuple[str, int]]]:
     """The values that each filter can take, with how many images have them."""
     names = ("set", "label", "predicted")
     out = {name: Counter(map(operator.attrgetter(name), rows)) for name in names}
@@ -107,14 +107,14 @@ def choices(rows: Sequence[Row]) -> dict[str, list[tuple[str, int]]]:
 
 
 @lru_cache(maxsize=8)
-def _rows(run: Run, stamp: object) -> tuple[Row, ...]:
+def _rows(run: Run, stamp: object) -> tuple[ImageRow, ...]:
     pictures, facts, listed = _from_tables(run)
     rows = _from_logits(run)
     known = {row["id"] for row in rows}
     rows += [row for row in listed if row["id"] not in known]
     rows.sort(key=lambda row: (not _wrong(row), -(row["confidence"] or 0.0)))
     return tuple(
-        Row(number, **row, picture=pictures.get(row["id"], ""), facts=facts.get(row["id"], {}))
+        ImageRow(number, **row, picture=pictures.get(row["id"], ""), facts=facts.get(row["id"], {}))
         for number, row in enumerate(rows)
     )
 

@@ -6,7 +6,7 @@ from typing import Any
 from starlette.responses import Response
 
 from counterlens.app.folders import NotFound, picture_type
-from counterlens.app.images import Row
+from counterlens.app.images import ImageRow
 from counterlens.app.site import Site, link
 from counterlens.app.thumbnails import file_key
 from counterlens.runs import Run
@@ -15,7 +15,7 @@ SIDES = (64, 160, 320, 720)
 """Longer sides of the thumbnails that are kept, in pixels."""
 
 
-def cell(here: Site, name: str, run: Run, row: Row) -> dict[str, Any]:
+def cell(here: Site, name: str, run: Run, row: ImageRow) -> dict[str, Any]:
     """An image of a run as a page shows it: where its picture is, and where it is explained."""
     source = here.folders.source(spec_of(run, row.set), row.id)
     if source is not None:
@@ -75,7 +75,7 @@ def snapped(side: int) -> int:
     return min(SIDES, key=lambda known: abs(known - side))
 
 
-def row_picture(here: Site, run: Run, row: Row, side: int = 160) -> Response:
+def row_picture(here: Site, run: Run, row: ImageRow, side: int = 160) -> Response:
     """A picture of an image of a run, from its data set where that may be opened."""
     source = here.folders.source(spec_of(run, row.set), row.id)
     if source is None:

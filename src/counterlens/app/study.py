@@ -26,8 +26,8 @@ from counterlens.review.study import (
     CONTROL,
     QUESTIONS,
     Answer,
-    Answers,
     Pair,
+    StudyAnswers,
     Trial,
     answers_path,
     arm_of,
@@ -70,7 +70,7 @@ def studies(request: Request) -> HTMLResponse:
         try:
             run = here.folders.run(name)
             if has_study(run):
-                answers = Answers(answers_path(run.folder)).latest()
+                answers = StudyAnswers(answers_path(run.folder)).latest()
                 raters = len({one.rater for one in answers})
                 rows.append({"name": name, "pairs": len(pairs_of(run)), "answers": len(answers),
                              "raters": raters})  # fmt: skip
@@ -89,7 +89,7 @@ def study(request: Request, run: str, rater: str = "") -> HTMLResponse:
         raise InputError(
             f"{run} holds no pairs for a study. Make some: counterlens explain evaluate."
         )
-    answers = Answers(answers_path(opened.folder)).latest()
+    answers = StudyAnswers(answers_path(opened.folder)).latest()
     name = _spelled(answers, rater)
     if not name or here.read_only:
         return show(
@@ -146,7 +146,7 @@ async def take(request: Request, run: str) -> JSONResponse:
 def _take(here: Site, run: str, given: Any) -> JSONResponse:
     opened = here.folders.run(run)
     try:
-        name = _spelled(Answers(answers_path(opened.folder)).latest(), str(given["rater"]))
+        name = _spelled(StudyAnswers(answers_path(opened.folder)).latest(), str(given["rater"]))
         trial = _trial(opened, name, str(given["pair"]))
         texts = {
             str(question): {side: bool(sides[side]) for side in ("A", "B")}
@@ -158,7 +158,7 @@ def _take(here: Site, run: str, given: Any) -> JSONResponse:
     arm, _ = _shown(here, run, opened, name, trial)
     sides = sides_of(trial, arm)
     answer = Answer(name, trial.pair.name, *sides, texts, better, mark, arm)
-    Answers(answers_path(opened.folder)).add(answer)
+    StudyAnswers(answers_path(opened.folder)).add(answer)
     return JSONResponse({"kept": mark})
 
 

@@ -26,17 +26,17 @@ curate = typer.Typer(
 )
 app.add_typer(curate)
 
-Pool = Annotated[
+PoolSpec = Annotated[
     list[str],
     typer.Argument(
         metavar="POOL...", help="Sets to choose from: a folder, a .csv or .jsonl, pack:FILE.npz."
     ),
 ]
-Curation = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a curation.")]
+CurationFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a curation.")]
 
 
 @command(curate, ClassesOptions, example="sample:cifar10 --model zoo:cifar10-plain-small")
-def classes(pool: Pool, options: ClassesOptions) -> None:
+def classes(pool: PoolSpec, options: ClassesOptions) -> None:
     """Propose the classes of a set: RUN/classes.txt is yours to edit, then --classes takes it."""
     from counterlens.workflows.curate.classes import choose_classes
 
@@ -45,7 +45,7 @@ def classes(pool: Pool, options: ClassesOptions) -> None:
 
 
 @command(curate, AdversarialOptions, example="photos/ --filter timm:resnet50")
-def adversarial(pool: Pool, options: AdversarialOptions) -> None:
+def adversarial(pool: PoolSpec, options: AdversarialOptions) -> None:
     """Mine labelled photographs that every filter gets wrong (as ImageNet-A was made)."""
     from counterlens.workflows.curate.run import adversarial as run_adversarial
 
@@ -54,7 +54,7 @@ def adversarial(pool: Pool, options: AdversarialOptions) -> None:
 
 
 @command(curate, OodOptions, example="textures/ --filter timm:resnet50 --inside photos/")
-def ood(pool: Pool, options: OodOptions) -> None:
+def ood(pool: PoolSpec, options: OodOptions) -> None:
     """Mine images of unknown classes that every filter is sure about (as ImageNet-O was made)."""
     from counterlens.workflows.curate.run import ood as run_ood
 
@@ -67,7 +67,7 @@ def ood(pool: Pool, options: OodOptions) -> None:
     TriageOptions,
     example="photos/ --model timm:resnet50 --model timm:convnext_tiny",
 )
-def triage(pool: Pool, options: TriageOptions) -> None:
+def triage(pool: PoolSpec, options: TriageOptions) -> None:
     """List images whose label every model contradicts, the likeliest errors first."""
     from counterlens.workflows.curate.triage import triage as run_triage
 
@@ -76,7 +76,7 @@ def triage(pool: Pool, options: TriageOptions) -> None:
 
 
 @command(curate, ReviewOptions, example="runs/mined --reviewer ann")
-def review(run: Curation, options: ReviewOptions) -> None:
+def review(run: CurationFolder, options: ReviewOptions) -> None:
     """Judge the shortlist: accept, reject or unsure, in the terminal or on a page."""
     from counterlens.workflows.curate.review import review as run_review
 
@@ -85,7 +85,7 @@ def review(run: Curation, options: ReviewOptions) -> None:
 
 
 @command(curate, FreezeOptions, example="runs/mined --out hard-photos --held-out timm:vit_tiny")
-def freeze(run: Curation, options: FreezeOptions) -> None:
+def freeze(run: CurationFolder, options: FreezeOptions) -> None:
     """Write the accepted images as a data set with a card, and check that it transfers."""
     from counterlens.workflows.curate.freeze import freeze as run_freeze
 

@@ -25,7 +25,7 @@ Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no summary.")]
 On = Annotated[str, typer.Option(help="here, ray, or ray://HOST:PORT.")]
-Workers = Annotated[
+WorkersOption = Annotated[
     int | None, typer.Option(help="Most workers on Ray. Default: the GPUs, or the cores.")
 ]
 Changes = Annotated[

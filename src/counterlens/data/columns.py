@@ -23,7 +23,7 @@ from counterlens.data.sets import encoded
 from counterlens.errors import InputError, nearest
 from counterlens.images import ImageSet, Pixels, exif_texts
 
-Values = Sequence[str | None]
+_Values = Sequence[str | None]
 MOST = 100
 """Values of a column, more than which name no groups."""
 BANDS, PLAIN = 3, 10

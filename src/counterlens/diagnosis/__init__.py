@@ -91,7 +91,7 @@ def _outputs(classifier: Classifier, probes: Probes, z: Logits) -> list[Finding]
     ]
 
 
-def _answers(classifier: Classifier, z: Logits, kind: outputs.Kind) -> Finding:
+def _answers(classifier: Classifier, z: Logits, kind: outputs.OutputKind) -> Finding:
     if classifier.multilabel:
         return outputs.label_answers(z, fresh_norms=statistics.fresh(classifier.net))
     return outputs.answers(outputs.log_probs(z, kind), fresh_norms=statistics.fresh(classifier.net))
@@ -110,7 +110,7 @@ def _meaning(classifier: Classifier, probes: Probes, z: Logits, seed: int) -> li
     if probes.source != "patchwork":
         patches = patchwork(classifier, rows_for(classifier.preprocess.size), seed=seed)
     now, kind = wrapping.present(classifier), outputs.kind_of(z)
-    case = wrapping.Case(classifier.net, now, probes, patches, z, kind, seed)
+    case = wrapping._Evidence(classifier.net, now, probes, patches, z, kind, seed)
     rows = (probes.labels >= 0).cpu().numpy()
     logits = outputs.log_probs(z, outputs.kind_of(z)).double().cpu().numpy()
     answers, known = logits.argmax(1)[rows], probes.labels.cpu().numpy()[rows]

@@ -21,11 +21,11 @@ CLEAR_P, CLEAR_GAIN, MOST_MET = 1e-4, 0.2, 0.5
 share in all: on pictures chosen because a model errs, swapping what it confuses meets some more."""
 LEAST_PAIRS, RELATED, UNRELATED = 30, 8.0, 3.0
 
-Answers = Int64[np.ndarray, "n"]
+_Answers = Int64[np.ndarray, "n"]
 
 
 def class_order(
-    answers: Answers, labels: Answers, classes: Sequence[str], logits: Float[np.ndarray, "m k"]
+    answers: _Answers, labels: _Answers, classes: Sequence[str], logits: Float[np.ndarray, "m k"]
 ) -> Finding:
     """Are the names in the order of the outputs?"""
     if len(labels) >= LEAST_LABELS:
@@ -47,7 +47,7 @@ def class_order(
     return _by_names(classes, logits, len(labels))
 
 
-def orders(classes: Sequence[str]) -> dict[str, Answers]:
+def orders(classes: Sequence[str]) -> dict[str, _Answers]:
     """Usual wrong orders: for each class the output that would really be its own."""
     count = len(classes)
     index = np.arange(count)
@@ -68,7 +68,7 @@ def orders(classes: Sequence[str]) -> dict[str, Answers]:
     return usual
 
 
-def reassigned(answers: Answers, labels: Answers, classes: int) -> np.ndarray:
+def reassigned(answers: _Answers, labels: _Answers, classes: int) -> np.ndarray:
     """Hits when each half is renamed by the assignment that fits the other half best."""
     hits = np.zeros(len(labels), dtype=bool)
     half = np.arange(len(labels)) % 2 == 0
@@ -93,7 +93,7 @@ def _better(now: np.ndarray, other: np.ndarray) -> str:
     return f"{now.mean():.0%} of {len(now)} are classified right as named, {other.mean():.0%} if"
 
 
-def _examples(answers: Answers, labels: Answers, classes: Sequence[str]) -> str:
+def _examples(answers: _Answers, labels: _Answers, classes: Sequence[str]) -> str:
     counts = np.zeros((len(classes), len(classes)))
     np.add.at(counts, (labels, answers), 1)
     rows, columns = linear_sum_assignment(counts, maximize=True)
@@ -157,7 +157,7 @@ def relatedness(classes: Sequence[str], logits: Float[np.ndarray, "m k"]) -> tup
     return float((related.mean() - upper.mean()) / max(error, 1e-12)), len(pairs)
 
 
-def accuracy(answers: Answers, labels: Answers, classes: int, *, mined: bool) -> Finding:
+def accuracy(answers: _Answers, labels: _Answers, classes: int, *, mined: bool) -> Finding:
     """Are the labels met more often than by chance?
 
     Args:

@@ -9,7 +9,7 @@ from torch import nn
 from counterlens.diagnosis.finding import Finding
 from counterlens.types import Images, Logits
 
-Kind = Literal["logits", "probabilities", "independent probabilities", "log-probabilities"]
+OutputKind = Literal["logits", "probabilities", "independent probabilities", "log-probabilities"]
 
 NOISE_FAIL, NOISE_WARN = 1e-3, 1e-4
 """Change between equal passes, as a share of the logits' spread."""
@@ -82,7 +82,7 @@ def finite(z: Logits) -> Finding:
     return Finding("finite outputs", "fail", message, "high", fix)
 
 
-def kind_of(z: Logits) -> Kind:
+def kind_of(z: Logits) -> OutputKind:
     """What rows of outputs are, by their sums.
 
     >>> kind_of(torch.tensor([[0.2, 0.8], [0.5, 0.5]])), kind_of(torch.tensor([[2.0, -1.0]]))
@@ -136,7 +136,7 @@ def logits(z: Logits, stretched: Logits) -> Finding:
     )
 
 
-def log_probs(z: Logits, kind: Kind) -> Logits:
+def log_probs(z: Logits, kind: OutputKind) -> Logits:
     """Log-probabilities of outputs of any kind, so that later checks can go on."""
     if kind in ("logits", "log-probabilities"):
         return z.log_softmax(1)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from counterlens.classifier import Classifier, unwrap
 from counterlens.diagnosis import statistics
 from counterlens.diagnosis.finding import Finding, Sure
-from counterlens.diagnosis.outputs import ENOUGH, Kind, information, log_probs
+from counterlens.diagnosis.outputs import ENOUGH, OutputKind, information, log_probs
 from counterlens.diagnosis.probes import Probes
 from counterlens.types import Images, Labels, Logits
 
@@ -35,7 +35,7 @@ UNLABELLED = "needs labels to be sure; a right model of unusual images looks the
 COLOUR_CLEAR, COLOUR_SOME = 4.0, 2.5
 """Standard deviations by which stored statistics and labels together must prefer blue first."""
 
-Rows = Int[Tensor, "n"]
+_Rows = Int[Tensor, "n"]
 Speech = Literal["clear", "some", "none", "against"]
 
 
@@ -110,7 +110,7 @@ class Heard:
 
 
 @dataclass(frozen=True)
-class Case:
+class _Evidence:
     """All that is known when the wrapping is judged."""
 
     net: nn.Module
@@ -118,7 +118,7 @@ class Case:
     probes: Probes
     patches: Images
     outputs: Logits
-    kind: Kind
+    kind: OutputKind
     seed: int
 
     @property
@@ -131,7 +131,7 @@ class Case:
         """What to take statistics of: the probes, or photographs where those are too few."""
         return self.probes.x if len(self.probes.x) >= ENOUGH else self.patches
 
-    def log_p(self, way: Way, rows: Rows) -> Logits:
+    def log_p(self, way: Way, rows: _Rows) -> Logits:
         """Log-probabilities of some of the probes, fed in some way."""
         if way == self.now:
             return log_probs(self.outputs[rows], self.kind)
@@ -150,7 +150,7 @@ def present(classifier: Classifier) -> Way:
     return Way("the present wrapping", mean, std)
 
 
-def judge(case: Case) -> list[Finding]:
+def judge(case: _Evidence) -> list[Finding]:
     """Findings on normalisation, pixel range and channel order."""
     grey = [replace(w, mean=(sum(w.mean) / 3,), std=(sum(w.std) / 3,)) for w in WAYS]
     others = [w for w in (grey if case.grey else WAYS) if not w.near(case.now)]
@@ -158,7 +158,7 @@ def judge(case: Case) -> list[Finding]:
     return [*verdicts, _channel_order(case, best)]
 
 
-def _normalisation(case: Case, others: Sequence[Way]) -> tuple[Way, list[Finding]]:
+def _normalisation(case: _Evidence, others: Sequence[Way]) -> tuple[Way, list[Finding]]:
     """The way to believe in, and the findings on normalisation and pixel range."""
     if case.grey and case.probes.source == "patchwork":
         why = "cannot tell without data: the shipped photographs are in colour."
@@ -193,7 +193,7 @@ def _fit_speech(now: float, best: float) -> Speech:
     return "some" if now >= POOR_FIT and now >= POOR_RATIO * best else "none"
 
 
-def _weigh(case: Case, best: Way, speech: Speech, message: str) -> tuple[Way, list[Finding]]:
+def _weigh(case: _Evidence, best: Way, speech: Speech, message: str) -> tuple[Way, list[Finding]]:
     """Stored statistics speak for another way; hear the labels too."""
     labels = _labels_speech(case, case.now, best, skip=0)
     message += f"; {labels.words}" if labels.words else ""
@@ -213,7 +213,7 @@ def _weigh(case: Case, best: Way, speech: Speech, message: str) -> tuple[Way, li
     return case.now, _wrong(case.now, best, "warn", f"{message}.", "low")
 
 
-def _photographs_agree(case: Case, best: Way) -> bool:
+def _photographs_agree(case: _Evidence, best: Way) -> bool:
     """Whether shipped photographs say the same as the user's unlabelled images."""
     if case.probes.source != "data":
         return True
@@ -221,7 +221,7 @@ def _photographs_agree(case: Case, best: Way) -> bool:
     return fits[0] > fits[1]
 
 
-def _by_answers(case: Case, others: Sequence[Way]) -> tuple[Way, list[Finding]]:
+def _by_answers(case: _Evidence, others: Sequence[Way]) -> tuple[Way, list[Finding]]:
     """No stored statistics: compare the answers, with labels where there are some."""
     if case.probes.labelled >= SCREEN + LEAST_LABELS:
         rows = (case.probes.labels >= 0).nonzero().flatten()[:SCREEN]
@@ -256,7 +256,7 @@ def _likelihood(log_p: Logits, y: Labels) -> Tensor:
     return log_p.double().clamp_min(-20).gather(1, y[:, None]).squeeze(1)
 
 
-def _labels_speech(case: Case, base: Way, other: Way, *, skip: int) -> Heard:
+def _labels_speech(case: _Evidence, base: Way, other: Way, *, skip: int) -> Heard:
     """What the labels say of a way other than `base`; no words where there are too few.
 
     Likelihood is the sharper measure, but labels in a wrong order are likelier under any way that
@@ -313,7 +313,7 @@ def _wrong(
     return [spoken, silent] if check == "normalisation" else [silent, spoken]
 
 
-def _channel_order(case: Case, way: Way) -> Finding:
+def _channel_order(case: _Evidence, way: Way) -> Finding:
     """Red first, or blue first? By stored statistics on photographs, and by labels."""
     name = "channel order"
     if case.grey:
@@ -342,7 +342,7 @@ def _channel_order(case: Case, way: Way) -> Finding:
     return _colour_verdict(labels, sigmas, message)
 
 
-def _best_turn(case: Case, way: Way) -> Way:
+def _best_turn(case: _Evidence, way: Way) -> Way:
     """Blue first before the normalisation or after it, whichever the stored statistics prefer."""
     before = replace(way, name="blue first", turn="before")
     after = replace(before, turn="after")
@@ -354,7 +354,7 @@ def _best_turn(case: Case, way: Way) -> Way:
     return min(fits, key=lambda turned: statistics.gap(fits[turned]))
 
 
-def _colour_sigmas(case: Case, way: Way, turned: Way, x: Images) -> tuple[float, float] | None:
+def _colour_sigmas(case: _Evidence, way: Way, turned: Way, x: Images) -> tuple[float, float] | None:
     """By how many deviations the stored statistics fit BGR better, and how far BGR is off."""
     straight, swapped = case.layers(way, x), case.layers(turned, x)
     if not straight:

@@ -23,7 +23,7 @@ SURE, UNSURE = 0.8, 0.2
 
 
 @dataclass(frozen=True)
-class Opinion:
+class JudgedClass:
     """A classifier and the class of each image that is meant, as this classifier numbers it.
 
     Args:
@@ -39,7 +39,7 @@ class Opinion:
     temperature: float = 1.0
 
 
-def disagreement(raised: Opinion, lowered: Opinion) -> list[Term]:
+def disagreement(raised: JudgedClass, lowered: JudgedClass) -> list[Term]:
     """Raise one classifier's confidence in a class and lower the other's.
 
     Equation: digin2024 (3)   max p_f(y | D(z_0)) − p_g(y | D(z_0))
@@ -50,7 +50,7 @@ def disagreement(raised: Opinion, lowered: Opinion) -> list[Term]:
     ]
 
 
-def by_logarithms(raised: Opinion, lowered: Opinion) -> list[Term]:
+def by_logarithms(raised: JudgedClass, lowered: JudgedClass) -> list[Term]:
     """The same objective by logarithms: log p_f + log(1 − p_g).
 
     Where a classifier is quite sure, its confidence has no gradient to speak of, and the

@@ -14,14 +14,14 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from counterlens.ball import Seeds
-from counterlens.generators.diffusion.optimise import Settings, Term, augmented
+from counterlens.generators.diffusion.optimise import ChainSettings, Term, augmented
 from counterlens.metrics.saliency import mass_outside
 from counterlens.types import Images, Scores
 
-ARMS: Mapping[str, Settings] = {
-    "no augmentation": Settings(cuts=0),
-    "cut-outs": Settings(cuts=16, sigma=0.0),
-    "cut-outs and noise": Settings(cuts=16, sigma=0.05),
+ARMS: Mapping[str, ChainSettings] = {
+    "no augmentation": ChainSettings(cuts=0),
+    "cut-outs": ChainSettings(cuts=16, sigma=0.0),
+    "cut-outs and noise": ChainSettings(cuts=16, sigma=0.05),
 }
 """The three arms of the figure."""
 
@@ -40,7 +40,7 @@ class Gradients:
 
 
 def gradients(
-    term: Term, x: Images, masks: Bool[Tensor, "b h w"], settings: Settings, *, seeds: Seeds
+    term: Term, x: Images, masks: Bool[Tensor, "b h w"], settings: ChainSettings, *, seeds: Seeds
 ) -> Gradients:
     """The gradient of a score by the pixels, averaged over cut-outs as the search does.
 

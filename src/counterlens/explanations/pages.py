@@ -10,9 +10,9 @@ from typing import Any
 
 from counterlens.runs import atomic
 
-Table = tuple[Sequence[str], Sequence[Sequence[str]]]
+PageTable = tuple[Sequence[str], Sequence[Sequence[str]]]
 """Head and rows."""
-Part = tuple[str, Sequence[str], Sequence[Table]]
+PagePart = tuple[str, Sequence[str], Sequence[PageTable]]
 """Heading, lines and tables."""
 WIDTH, HEIGHT = 8.27, 11.69  # inches
 LEFT, TOP, BOTTOM = 0.75, 0.8, 0.8
@@ -22,7 +22,7 @@ PER_INCH = 15.8
 """Letters of that size in an inch, on average."""
 
 
-def write_pdf(path: Path, title: str, parts: Sequence[Part]) -> None:
+def write_pdf(path: Path, title: str, parts: Sequence[PagePart]) -> None:
     """Write a document: its title, then per part a heading, lines and tables."""
     from matplotlib.backends.backend_pdf import PdfPages
 

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Bool, Int64
 
 Rows = Int64[np.ndarray, "_"]
-Flags = Bool[np.ndarray, "_"]
+_Flags = Bool[np.ndarray, "_"]
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def run_funnel(count: int, rules: Sequence[Rule]) -> Funnel:
     return Funnel(rows, tuple(stages), fate)
 
 
-def where(name: str, description: str, stays: Flags) -> Rule:
+def where(name: str, description: str, stays: _Flags) -> Rule:
     """A rule that keeps the images of a flag given for all of them."""
     return Rule(name, description, lambda rows: rows[stays[rows]])
 

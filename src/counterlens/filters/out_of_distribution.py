@@ -17,7 +17,7 @@ from counterlens.filters.funnel import Rows, Rule, capped, first, where
 
 
 @dataclass(frozen=True)
-class Limits:
+class OutsideLimits:
     """Thresholds of the filtration.
 
     Args:
@@ -42,7 +42,7 @@ def rules(
     table: Mapping[str, np.ndarray],
     foreign: Bool[np.ndarray, "n"],
     filters: int,
-    limits: Limits,
+    limits: OutsideLimits,
     screens: tuple[Rule, ...] = (),
 ) -> list[Rule]:
     """The stages of ImageNet-O, in order.

@@ -17,7 +17,7 @@ from counterlens.filters.funnel import Rows, Rule
 from counterlens.images import ImageSet, Pixels, prepared
 from counterlens.models import load
 from counterlens.models.parts import features
-from counterlens.scale import Columns, Work
+from counterlens.scale import Columns, ShardWork
 from counterlens.screen.copies import Signatures, copies, signatures
 from counterlens.screen.duplicates import nearest
 from counterlens.screen.hashes import near, phash
@@ -83,14 +83,14 @@ class Marking:
     device: str = "auto"
     trust_remote_code: bool = False
 
-    def __call__(self) -> Work:
+    def __call__(self) -> ShardWork:
         """Load the classifier."""
         if self.model is None:
             return self.using(None)
         trust = self.trust_remote_code
         return self.using(load(self.model, device=self.device, trust_remote_code=trust))
 
-    def using(self, classifier: Classifier | None) -> Work:
+    def using(self, classifier: Classifier | None) -> ShardWork:
         """Mark rows with a classifier that is loaded already."""
 
         def work(start: int, stop: int) -> Columns:

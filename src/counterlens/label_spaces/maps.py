@@ -34,7 +34,7 @@ RESTRICTED = {  # first and last class, both included
 }
 SUBSETS = {"imagenet-a": "A", "imagenet-o": "O", "imagenet-r": "R"}
 
-Rule = Literal["subset", "mean", "argmax"]
+MapRule = Literal["subset", "mean", "argmax"]
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class LabelMap:
     name: str
     classes: tuple[str, ...]
     groups: tuple[tuple[int, ...], ...]
-    rule: Rule
+    rule: MapRule
 
     def __post_init__(self) -> None:
         if len(self.classes) != len(self.groups) or not all(self.groups):
@@ -78,7 +78,7 @@ class LabelMap:
         return tuple(of)
 
 
-SPACES: dict[str, Rule] = {
+SPACES: dict[str, MapRule] = {
     "imagenet-a": "subset",
     "imagenet-o": "subset",
     "imagenet-r": "subset",

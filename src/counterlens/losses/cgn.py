@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from counterlens.errors import InputError
-from counterlens.generators.cgn.model import CLASSES, Classes, Fills, Masks, compose
+from counterlens.generators.cgn.model import CLASSES, Classes, Fills, ShapeMasks, compose
 from counterlens.models.nets.vgg import VGG16
 from counterlens.types import Batch
 
@@ -36,7 +36,7 @@ def least_squares(scores: Scores2, wanted: float) -> Float[Tensor, ""]:
     return (scores - wanted).square().mean() * scores.shape[1]
 
 
-def binary_entropy(mask: Masks) -> Float[Tensor, ""]:
+def binary_entropy(mask: ShapeMasks) -> Float[Tensor, ""]:
     """Bits of doubt in the mask: 0 for black and white, 1 for grey.
 
     Equation: cgn2021 §3.1   mean −m log₂ m − (1 − m) log₂(1 − m)
@@ -89,7 +89,7 @@ def style_loss(
     return total * generated.shape[1]
 
 
-def edge_loss(mask: Masks) -> Float[Tensor, ""]:
+def edge_loss(mask: ShapeMasks) -> Float[Tensor, ""]:
     """Mask on the outer three pixels, where no digit is: it tells a mask from its negative.
 
     Equation: cgnstudy2022 §3.3   1/N Σ_p m_p [p within 3 px of the border]
@@ -97,7 +97,7 @@ def edge_loss(mask: Masks) -> Float[Tensor, ""]:
     return (mask * _border(mask, BORDER, BORDER)).mean() * mask.shape[1]
 
 
-def edge_loss_of_code(mask: Masks) -> Float[Tensor, ""]:
+def edge_loss_of_code(mask: ShapeMasks) -> Float[Tensor, ""]:
     """What the study's program computes: border less centre, over three equal channels.
 
     Equation: cgnstudy2022 code   (Σ_edge m − Σ_centre m) / (H W B), edge 6 px, 7 below and right
@@ -106,13 +106,13 @@ def edge_loss_of_code(mask: Masks) -> Float[Tensor, ""]:
     return 3 * (mask * (2 * edge - 1)).sum() / (len(mask) * edge.numel())
 
 
-EDGES: dict[str, Callable[[Masks], Float[Tensor, ""]]] = {
+EDGES: dict[str, Callable[[ShapeMasks], Float[Tensor, ""]]] = {
     "study": edge_loss,
     "code": edge_loss_of_code,
 }
 
 
-def _border(mask: Masks, first: int, last: int) -> Float[Tensor, "h w"]:
+def _border(mask: ShapeMasks, first: int, last: int) -> Float[Tensor, "h w"]:
     h, w = mask.shape[3:]
     inner = mask.new_zeros(h, w)
     inner[first : h - last, first : w - last] = 1

@@ -15,7 +15,7 @@ from counterlens.metrics.answers import Judged
 from counterlens.metrics.intervals.closed_form import wilson
 from counterlens.types import Flags, Labels, Logits
 
-Row = dict[str, object]
+_Row = dict[str, object]
 
 
 def top_k(logits: Logits, labels: Labels, *, k: int = 1) -> Flags:
@@ -39,13 +39,13 @@ def accuracy(logits: Logits, labels: Labels, *, k: int = 1) -> float:
     return top_k(logits, labels, k=k).double().mean().item()
 
 
-def per_class(judged: Judged, labels: Labels, classes: Sequence[str]) -> list[Row]:
+def per_class(judged: Judged, labels: Labels, classes: Sequence[str]) -> list[_Row]:
     """One row per class that occurs: n, accuracy with its Wilson interval, its main confusion."""
     table = _counts(judged.answer, labels, len(classes))
     seen = table.sum(1)
     confidence = torch.zeros(len(classes), dtype=torch.float64)
     confidence.index_add_(0, labels.cpu().long(), judged.confidence)
-    rows: list[Row] = []
+    rows: list[_Row] = []
     for c in seen.nonzero()[:, 0].tolist():
         n, hits = int(seen[c]), int(table[c, c])
         low, high = wilson(hits, n)
@@ -70,7 +70,7 @@ def per_class(judged: Judged, labels: Labels, classes: Sequence[str]) -> list[Ro
 
 def confusions(
     answer: Labels, labels: Labels, classes: Sequence[str], *, limit: int = 100
-) -> list[Row]:
+) -> list[_Row]:
     """The mistakes, most frequent pair first; share is of the images of the true class.
 
     >>> confusions(torch.tensor([1, 1, 0]), torch.tensor([0, 0, 0]), ["cat", "dog"])

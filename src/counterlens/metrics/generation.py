@@ -14,7 +14,7 @@ from torch import Tensor
 from counterlens.errors import InputError
 from counterlens.types import Images
 
-Features = Float[Tensor, "n d"]
+_Features = Float[Tensor, "n d"]
 
 
 def psnr(generated: Images, wanted: Images) -> float:
@@ -27,7 +27,7 @@ def psnr(generated: Images, wanted: Images) -> float:
     return -10 * math.log10(error) if error > 0 else math.inf
 
 
-def kid(generated: Features, real: Features) -> float:
+def kid(generated: _Features, real: _Features) -> float:
     """Kernel inception distance: unbiased squared distance of two sets of features.
 
     Equation: kid2018 §3   MMD²_u,  k(x, y) = (xᵀy / d + 1)³
@@ -51,7 +51,7 @@ def kid(generated: Features, real: Features) -> float:
     return float(within(generated) + within(real) - 2 * kernel(generated, real).mean())
 
 
-def kid_blocks(generated: Features, real: Features, *, blocks: int = 10) -> Float[Tensor, "m"]:
+def kid_blocks(generated: _Features, real: _Features, *, blocks: int = 10) -> Float[Tensor, "m"]:
     """KID of disjoint blocks of both sets, in their order.
 
     Small sets are cut into fewer blocks, so that each holds twenty images or there are two.
@@ -62,7 +62,7 @@ def kid_blocks(generated: Features, real: Features, *, blocks: int = 10) -> Floa
 
 
 def kid_interval(
-    generated: Features, real: Features, *, blocks: int = 10
+    generated: _Features, real: _Features, *, blocks: int = 10
 ) -> tuple[float, float, float]:
     """The mean of KID over disjoint blocks of both sets, and its 95 % interval."""
     return t_interval(kid_blocks(generated, real, blocks=blocks))
@@ -78,7 +78,7 @@ def t_interval(values: Float[Tensor, "m"]) -> tuple[float, float, float]:
     return mean, mean - reach, mean + reach
 
 
-def recall(generated: Features, real: Features, *, k: int = 3) -> float:
+def recall(generated: _Features, real: _Features, *, k: int = 3) -> float:
     """Share of real images that lie within reach of the generated ones: variety.
 
     Equation: recall2019 (2)   1/|Φ_r| Σ_{φ ∈ Φ_r} [∃ φ' ∈ Φ_g: ‖φ − φ'‖ ≤ ‖φ' − NN_k(φ')‖]

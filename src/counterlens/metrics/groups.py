@@ -19,7 +19,7 @@ from counterlens.metrics.intervals.closed_form import delong, holding, newcombe,
 from counterlens.metrics.intervals.multiple import bonferroni, holm, jointly_judged
 from counterlens.runs import Number
 
-Flags = Bool[np.ndarray, "n"]
+MemberFlags = Bool[np.ndarray, "n"]
 Values = Float64[np.ndarray, "n"]
 ALPHA = 0.05
 LEAST_CELL = 2
@@ -40,8 +40,8 @@ class Group:
 
     column: tuple[str, ...]
     value: tuple[str, ...]
-    inside: Flags
-    known: Flags
+    inside: MemberFlags
+    known: MemberFlags
     judged: bool = True
 
     @property
@@ -118,7 +118,7 @@ def grouped(columns: Mapping[str, Sequence[str | None]], *, half: float = 0.15) 
     return Groups(tuple(every), least, half)
 
 
-def accuracy(group: Group, right: Flags, groups: Groups) -> Number:
+def accuracy(group: Group, right: MemberFlags, groups: Groups) -> Number:
     """Share of right answers with its Wilson interval, simultaneous over the judged groups."""
     n, hits = group.n, int((right & group.inside).sum())
     text = f"right answers among images with {group.name}; {groups.text}"
@@ -134,7 +134,7 @@ def too_few(group: Group, groups: Groups) -> str:
     return f"{group.n} images, {groups.least} are needed for {points} together with the others"
 
 
-def overconfidence(group: Group, confidence: Values, right: Flags, groups: Groups) -> Number:
+def overconfidence(group: Group, confidence: Values, right: MemberFlags, groups: Groups) -> Number:
     """Mean confidence less accuracy: above 0 the group's answers are surer than right.
 
     z²/2 pseudo-observations each of a right and a wrong answer at the group's mean confidence
@@ -169,7 +169,7 @@ def auroc(group: Group, inside: Values, outside: Values, groups: Groups) -> Numb
     return Number(value, len(own), low, high, f"{text}; DeLong interval, Bonferroni")
 
 
-def gaps(groups: Groups, right: Flags) -> list[dict[str, Any]]:
+def gaps(groups: Groups, right: MemberFlags) -> list[dict[str, Any]]:
     """How far each judged group lies from the images outside it.
 
     Of a column with two values one gap is the other with its sign changed, and counts once.

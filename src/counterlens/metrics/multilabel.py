@@ -18,19 +18,19 @@ from counterlens.errors import InputError
 from counterlens.metrics.calibration import ece_of, width_bins
 from counterlens.metrics.intervals.calibration import ece_interval
 from counterlens.metrics.intervals.closed_form import delong
-from counterlens.metrics.numbers import Numbers, share
+from counterlens.metrics.numbers import NumberDict, share
 from counterlens.metrics.ood import auroc
 from counterlens.runs import Number, key_part
 
-Targets = Int[np.ndarray, "n k"]
+_Targets = Int[np.ndarray, "n k"]
 METRICS = ("auroc", "accuracy", "sensitivity", "specificity", "ece", "prevalence")
 MEANS = ("auroc", "accuracy", "ece")
 """Metrics whose plain mean over the labels is given."""
 
 
 def multilabel_numbers(
-    logits: Float[Tensor, "n k"], targets: Targets, labels: Sequence[str], *, seed: int = 0
-) -> Numbers:
+    logits: Float[Tensor, "n k"], targets: _Targets, labels: Sequence[str], *, seed: int = 0
+) -> NumberDict:
     """Per label: AUROC, accuracy, sensitivity, specificity, ECE and prevalence; and their means.
 
     >>> numbers = multilabel_numbers(
@@ -51,7 +51,7 @@ def multilabel_numbers(
         )
     truth = torch.from_numpy(np.asarray(targets, dtype=np.int64))
     scores = logits.detach().cpu().double()
-    out: Numbers = {}
+    out: NumberDict = {}
     for place, label in enumerate(labels):
         known = truth[:, place] >= 0
         own = _label(scores[known, place], truth[known, place] == 1, label, seed)
@@ -105,7 +105,7 @@ def _rate(hits: Bool[Tensor, "m"], among: Bool[Tensor, "m"], text: str, lack: st
     return share(hits[among], f"{text}, of those {lack} it")
 
 
-def _mean(metric: str, labels: Sequence[str], numbers: Numbers) -> Number:
+def _mean(metric: str, labels: Sequence[str], numbers: NumberDict) -> Number:
     """Plain mean over the labels that have the number."""
     own = [numbers[f"label.{key_part(label)}.{metric}"] for label in labels]
     usable = [one for one in own if one.value is not None]

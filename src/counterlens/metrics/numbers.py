@@ -30,7 +30,7 @@ from counterlens.metrics.temperature import HIGHEST, LOWEST, STEPS, by_nll
 from counterlens.runs import Number, key_part
 from counterlens.types import Flags, Labels, Logits, Scores
 
-Numbers = dict[str, Number]
+NumberDict = dict[str, Number]
 _INF = float("inf")
 
 
@@ -42,7 +42,7 @@ def classification_numbers(
     protocol: str = "",
     everything: tuple[Float[Tensor, "b a"], Labels] | None = None,
     seed: int = 0,
-) -> Numbers:
+) -> NumberDict:
     """Accuracy, calibration and selective prediction of one model on one labelled set.
 
     Args:
@@ -89,10 +89,10 @@ def share(hits: Flags, protocol: str) -> Number:
     return Number(count / n, n, low, high, f"{protocol}; Wilson interval")
 
 
-def _calibration(judged: Judged, classes: int, how: str, temperature: str, seed: int) -> Numbers:
+def _calibration(judged: Judged, classes: int, how: str, temperature: str, seed: int) -> NumberDict:
     n = len(judged.right)
     hybrid = "interval of the error endless images would show in these bins, by test inversion"
-    out: Numbers = {}
+    out: NumberDict = {}
     for key, start in (("ece", 1 / classes), ("ece_common", 0.0)):
         bins = width_bins(judged.confidence, judged.right, bins=15, start=start)
         value = ece_of(bins)
@@ -161,7 +161,7 @@ def ood_numbers(
     temperature: float = 1.0,
     protocol: str = "",
     seed: int = 0,
-) -> Numbers:
+) -> NumberDict:
     """How well the confidence tells the known images from those of the unknown set `name`."""
     known, unknown = (
         answers(inside, temperature=temperature),
@@ -179,7 +179,7 @@ def ood_numbers(
 
 def detection_numbers(
     inside: Scores, outside: Float[Tensor, "o"], score: str, *, both: bool = False, seed: int = 0
-) -> Numbers:
+) -> NumberDict:
     """AUROC, AUPR and FPR95 of one score; n is the number of unknown images.
 
     Args:

@@ -19,16 +19,15 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from jaxtyping import Bool, Float64
+from jaxtyping import Float64
 from scipy.stats import binom
 
 from counterlens.errors import InputError, nearest
-from counterlens.metrics.intervals.closed_form import wilson
+from counterlens.metrics.intervals.closed_form import BoolArray, wilson
 from counterlens.runs import Number
 
-Kind = Literal["coverage", "risk", "recall", "fpr", "precision"]
-Scores = Float64[np.ndarray, "_"]
-Flags = Bool[np.ndarray, "_"]
+TargetKind = Literal["coverage", "risk", "recall", "fpr", "precision"]
+ScoreArray = Float64[np.ndarray, "_"]
 DELTA = 0.05
 STEPS = 200
 """Thresholds that a fixed sequence tries at most."""
@@ -46,7 +45,7 @@ class Target:
         text: as it was given.
     """
 
-    kind: Kind
+    kind: TargetKind
     level: float
     name: str
     text: str
@@ -98,7 +97,7 @@ class Point:
     reason: str = ""
 
 
-def choose(target: Target, score: Scores, right: Flags) -> Point:
+def choose(target: Target, score: ScoreArray, right: BoolArray) -> Point:
     """The threshold that answers or calls most while it keeps the target.
 
     Args:
@@ -116,7 +115,7 @@ def choose(target: Target, score: Scores, right: Flags) -> Point:
     return _tested(score, right, wrong)
 
 
-def _conformal(positives: Scores, alpha: float, what: str) -> Point:
+def _conformal(positives: ScoreArray, alpha: float, what: str) -> Point:
     """The highest threshold whose corrected share of missed positives is at most α.
 
     Equation: crc2022 threshold   λ̂ = inf{λ: n/(n+1) R̂(λ) + B/(n+1) ≤ α}, B = 1
@@ -130,7 +129,7 @@ def _conformal(positives: Scores, alpha: float, what: str) -> Point:
     return Point(float(np.sort(positives)[missed]), n, words)
 
 
-def _false_positives(negatives: Scores, alpha: float) -> Point:
+def _false_positives(negatives: ScoreArray, alpha: float) -> Point:
     """The lowest threshold whose corrected share of called negatives is at most α."""
     n = len(negatives)
     words = (
@@ -145,7 +144,7 @@ def _false_positives(negatives: Scores, alpha: float) -> Point:
     return Point(float(np.nextafter(-np.sort(-negatives)[called], np.inf)), n, words)
 
 
-def _tested(score: Scores, right: Flags, alpha: float) -> Point:
+def _tested(score: ScoreArray, right: BoolArray, alpha: float) -> Point:
     """The lowest threshold in a row, from the highest down, whose errors are shown to be few.
 
     Equation: ltt2021 fixed sequence   p_j = P(Bin(n_j, α) ≤ errors_j) ≤ δ for all j up to ĵ
@@ -174,7 +173,7 @@ def _tested(score: Scores, right: Flags, alpha: float) -> Point:
 
 
 def evaluate(
-    target: Target, point: Point, score: Scores, right: Flags, *, z: float
+    target: Target, point: Point, score: ScoreArray, right: BoolArray, *, z: float
 ) -> dict[str, Number]:
     """What the threshold does on other images, with Wilson intervals.
 
@@ -195,7 +194,7 @@ def evaluate(
     return {name: _share(*parts[name], how, z) for name in names}
 
 
-def _share(hits: Flags, among: Flags, what: str, how: str, z: float) -> Number:
+def _share(hits: BoolArray, among: BoolArray, what: str, how: str, z: float) -> Number:
     n = int(among.sum())
     text = f"{what}; {how}; Wilson interval"
     if not n:

@@ -16,10 +16,10 @@ from counterlens.errors import InputError
 from counterlens.types import Scores
 
 SaliencyMap = Float[Tensor, "b h w"]
-Mask = Bool[Tensor, "b h w"]
+MaskBatch = Bool[Tensor, "b h w"]
 
 
-def iou(saliency: SaliencyMap, mask: Mask, *, threshold: float = 0.5) -> Scores:
+def iou(saliency: SaliencyMap, mask: MaskBatch, *, threshold: float = 0.5) -> Scores:
     """Overlap of the hot region with the object: intersection over union, per image.
 
     Equation: cgnstudy2022 §3.4   IoU = |H ∩ M| / |H ∪ M|,  H = {saliency scaled to [0, 1] > ½}
@@ -35,7 +35,7 @@ def iou(saliency: SaliencyMap, mask: Mask, *, threshold: float = 0.5) -> Scores:
     return torch.where(either > 0, both / either.clamp_min(1), torch.ones_like(both))
 
 
-def mean_iou(saliency: SaliencyMap, mask: Mask, *, threshold: float = 0.5) -> Scores:
+def mean_iou(saliency: SaliencyMap, mask: MaskBatch, *, threshold: float = 0.5) -> Scores:
     """Mean of the IoU of the object and the IoU of the background, per image.
 
     Equation: cgnstudy2022 §3.4   ½ (|H ∩ M| / |H ∪ M| + |Hᶜ ∩ Mᶜ| / |Hᶜ ∪ Mᶜ|)
@@ -75,7 +75,7 @@ def trivial_maps(height: int, width: int) -> dict[str, SaliencyMap]:
     return {"corner": corner, "centre": centre[None], "uniform": torch.ones(1, height, width)}
 
 
-def trivial_scores(mask: Mask, *, threshold: float = 0.5) -> dict[str, tuple[Scores, Scores]]:
+def trivial_scores(mask: MaskBatch, *, threshold: float = 0.5) -> dict[str, tuple[Scores, Scores]]:
     """`mean_iou` and `iou` of each of the `trivial_maps` on these masks."""
     return {
         name: (
@@ -86,7 +86,7 @@ def trivial_scores(mask: Mask, *, threshold: float = 0.5) -> dict[str, tuple[Sco
     }
 
 
-def mass_outside(saliency: SaliencyMap, mask: Mask) -> Scores:
+def mass_outside(saliency: SaliencyMap, mask: MaskBatch) -> Scores:
     """Share of the map's mass that lies outside the object; NaN for a map without mass.
 
     Equation: digin2024 Tab. 2   Σ_{p ∉ M} saliency_p / Σ_p saliency_p
@@ -103,7 +103,9 @@ def mass_outside(saliency: SaliencyMap, mask: Mask) -> Scores:
     return torch.where(mask, 0, saliency).sum((1, 2)) / total
 
 
-def shares_outside(maps: Float[Tensor, "b m rows columns"], mask: Mask) -> Float[Tensor, "b m"]:
+def shares_outside(
+    maps: Float[Tensor, "b m rows columns"], mask: MaskBatch
+) -> Float[Tensor, "b m"]:
     """`mass_outside` of many coarse maps of each image, as if enlarged to the mask's size.
 
     Enlarging (bilinear) is linear, so the mask is brought to the maps' grid instead, once for all
@@ -138,17 +140,17 @@ def unit(saliency: SaliencyMap) -> SaliencyMap:
     return torch.where(span > 0, (saliency - low) / torch.where(span > 0, span, 1), 0)
 
 
-def _hot(saliency: SaliencyMap, threshold: float) -> Mask:
+def _hot(saliency: SaliencyMap, threshold: float) -> MaskBatch:
     return unit(saliency) > threshold
 
 
-def _overlap(first: Mask, second: Mask) -> tuple[Tensor, Tensor]:
+def _overlap(first: MaskBatch, second: MaskBatch) -> tuple[Tensor, Tensor]:
     both = (first & second).sum((1, 2)).float()
     either = (first | second).sum((1, 2)).float()
     return both, either
 
 
-def _check(saliency: SaliencyMap, mask: Mask) -> None:
+def _check(saliency: SaliencyMap, mask: MaskBatch) -> None:
     if saliency.shape != mask.shape or saliency.ndim != 3:
         raise InputError(
             f"a map of shape {tuple(saliency.shape)} and a mask of shape {tuple(mask.shape)} "

@@ -19,16 +19,15 @@ from dataclasses import dataclass
 from math import hypot
 
 import numpy as np
-from jaxtyping import Bool, Float, Float64, Int64
+from jaxtyping import Float, Float64, Int64
 from scipy.special import logsumexp
 
 from counterlens.errors import InputError
-from counterlens.metrics.intervals.closed_form import holding, wilson
+from counterlens.metrics.intervals.closed_form import BoolArray, holding, wilson
 from counterlens.metrics.intervals.multiple import bonferroni, holm, stratified_test
 
-Codes = Int64[np.ndarray, "_"]
-Flags = Bool[np.ndarray, "_"]
-Matrix = Float64[np.ndarray, "_ _"]
+_Codes = Int64[np.ndarray, "_"]
+JointDensity = Float64[np.ndarray, "_ _"]
 MIXTURES = ((8, True), (25, True), (25, False))
 """Components, and whether features are taken less the mean of their class."""
 DIMENSIONS, STEPS = 128, 50
@@ -39,7 +38,7 @@ REPEATS = 4
 ALPHA = 0.05
 EXTREMES = (0.05, 0.1, 0.9, 0.95)
 Measures = Mapping[str, Float64[np.ndarray, "_"]]
-Candidate = tuple[str, Flags, "Excess"]
+_Candidate = tuple[str, BoolArray, "Excess"]
 
 
 @dataclass(frozen=True)
@@ -54,26 +53,26 @@ class Mixture:
         labels, answers: P(y|s) and P(ŷ|s), a row per component.
     """
 
-    means: Matrix
-    axes: Matrix
+    means: JointDensity
+    axes: JointDensity
     weights: Float64[np.ndarray, "s"]
-    centres: Matrix
-    variances: Matrix
-    labels: Matrix
-    answers: Matrix
+    centres: JointDensity
+    variances: JointDensity
+    labels: JointDensity
+    answers: JointDensity
 
-    def assign(self, features: Float[np.ndarray, "_ _"], labels: Codes) -> Codes:
+    def assign(self, features: Float[np.ndarray, "_ _"], labels: _Codes) -> _Codes:
         """The likeliest component of each image by features and label; the answer has no say."""
         x = (features - self.means[labels]) @ self.axes
         joint = _gaussian(x, self.centres, self.variances) + np.log(self.weights)
-        found: Codes = (joint + np.log(self.labels.T[labels])).argmax(1)
+        found: _Codes = (joint + np.log(self.labels.T[labels])).argmax(1)
         return found
 
 
 def fit_mixture(
     features: Float[np.ndarray, "_ _"],
-    labels: Codes,
-    answers: Codes,
+    labels: _Codes,
+    answers: _Codes,
     classes: int,
     rng: np.random.Generator,
     *,
@@ -111,23 +110,25 @@ def fit_mixture(
     return Mixture(means, axes, weights, centres, variances, p_y, p_a)
 
 
-def _class_means(features: Float[np.ndarray, "_ _"], labels: Codes, classes: int) -> Matrix:
+def _class_means(features: Float[np.ndarray, "_ _"], labels: _Codes, classes: int) -> JointDensity:
     """Mean features of each class, drawn towards that of all images where there are few."""
     means = np.zeros((classes, features.shape[1]))
     np.add.at(means, labels, features)
     counts = np.bincount(labels, minlength=classes)[:, None]
-    whole: Matrix = (means + features.mean(0)) / (counts + 1)
+    whole: JointDensity = (means + features.mean(0)) / (counts + 1)
     return whole
 
 
-def _principal(centred: Matrix) -> Matrix:
+def _principal(centred: JointDensity) -> JointDensity:
     values, axes = np.linalg.eigh(centred.T @ centred / len(centred))
     most = min(DIMENSIONS, len(centred) - 1, int((values > 1e-9 * values[-1]).sum()))
-    principal: Matrix = axes[:, ::-1][:, : max(1, most)]
+    principal: JointDensity = axes[:, ::-1][:, : max(1, most)]
     return principal
 
 
-def _start(x: Matrix, wrong: Flags, components: int, rng: np.random.Generator) -> Matrix:
+def _start(
+    x: JointDensity, wrong: BoolArray, components: int, rng: np.random.Generator
+) -> JointDensity:
     """Beliefs that give each image to the nearest of so many far-apart ones, half of them errors.
 
     The first of a pair of seeds is drawn among the errors, the second among all images, each with
@@ -145,16 +146,16 @@ def _start(x: Matrix, wrong: Flags, components: int, rng: np.random.Generator) -
         distance = np.minimum(distance, own)
     belief = rng.uniform(0, NOISE, (len(x), components))
     belief[np.arange(len(x)), place] += 1.0
-    start: Matrix = belief / belief.sum(1, keepdims=True)
+    start: JointDensity = belief / belief.sum(1, keepdims=True)
     return start
 
 
-def _gaussian(x: Matrix, centres: Matrix, variances: Matrix) -> Matrix:
+def _gaussian(x: JointDensity, centres: JointDensity, variances: JointDensity) -> JointDensity:
     """Log density of each image under each diagonal Gaussian."""
     precision = 1 / variances
     square = x**2 @ precision.T - 2 * x @ (centres * precision).T
     square += (centres**2 * precision).sum(1)
-    density: Matrix = -0.5 * (square + np.log(2 * np.pi * variances).sum(1))
+    density: JointDensity = -0.5 * (square + np.log(2 * np.pi * variances).sum(1))
     return density
 
 
@@ -183,7 +184,7 @@ class Excess:
         return self.error - self.expected
 
 
-def excess(inside: Flags, wrong: Flags, labels: Codes, *, z: float) -> Excess | None:
+def excess(inside: BoolArray, wrong: BoolArray, labels: _Codes, *, z: float) -> Excess | None:
     """Errors of a slice beyond those of its classes; None where nothing can be compared.
 
     The interval is Newcombe's square-and-add; the variance of the expected error is turned into
@@ -227,7 +228,7 @@ class Slice:
         again: in how many of REPEATS other halvings a similar slice was found.
     """
 
-    members: Flags
+    members: BoolArray
     fit: Excess
     check: Excess | None
     p: float
@@ -242,13 +243,13 @@ class Slice:
 
 def find_slices(
     features: Float[np.ndarray, "_ _"],
-    labels: Codes,
-    answers: Codes,
+    labels: _Codes,
+    answers: _Codes,
     *,
     measures: Measures | None = None,
     seed: int = 0,
     repeats: int = REPEATS,
-) -> tuple[list[Slice], Flags]:
+) -> tuple[list[Slice], BoolArray]:
     """Slices, confirmed ones first, and which images fitted them.
 
     Args:
@@ -280,14 +281,16 @@ def find_slices(
 
 def _candidates(
     features: Float[np.ndarray, "_ _"],
-    labels: Codes,
-    answers: Codes,
+    labels: _Codes,
+    answers: _Codes,
     measures: Measures,
     seed: tuple[int, int],
-) -> tuple[Flags, list[Candidate]]:
+) -> tuple[BoolArray, list[_Candidate]]:
     """The half that fits, and the slices with the smallest p-values on it."""
     rng = np.random.default_rng(seed)
-    fits: Flags = np.isin(np.arange(len(labels)), rng.permutation(len(labels))[: len(labels) // 2])
+    fits: BoolArray = np.isin(
+        np.arange(len(labels)), rng.permutation(len(labels))[: len(labels) // 2]
+    )
     wrong, passed = answers != labels, []
     every = [*_clusters(features, labels, answers, fits, rng), *_extremes(measures, fits)]
     for rule, members in every:
@@ -296,7 +299,7 @@ def _candidates(
         one = excess(members & fits, wrong & fits, np.where(fits, labels, -1), z=bonferroni(1))
         if one is not None and one.value > 0:
             passed.append((rule, members, one))
-    picked: list[Candidate] = []
+    picked: list[_Candidate] = []
     for candidate in sorted(passed, key=lambda one: one[2].p):
         if len(picked) < TESTED and not any(_similar(candidate[1], one[1]) for one in picked):
             picked.append(candidate)
@@ -305,11 +308,11 @@ def _candidates(
 
 def _clusters(
     features: Float[np.ndarray, "_ _"],
-    labels: Codes,
-    answers: Codes,
-    fits: Flags,
+    labels: _Codes,
+    answers: _Codes,
+    fits: BoolArray,
     rng: np.random.Generator,
-) -> Iterator[tuple[str, Flags]]:
+) -> Iterator[tuple[str, BoolArray]]:
     """The components of each mixture, fitted on one half, over all images."""
     classes = int(max(labels.max(), answers.max())) + 1
     for size, centred in MIXTURES:
@@ -321,7 +324,7 @@ def _clusters(
         yield from (("", place == j) for j in np.unique(place))
 
 
-def _extremes(measures: Measures, fits: Flags) -> Iterator[tuple[str, Flags]]:
+def _extremes(measures: Measures, fits: BoolArray) -> Iterator[tuple[str, BoolArray]]:
     """The images with the lowest and the highest values of each attribute."""
     for name, values in measures.items():
         known = values[fits & np.isfinite(values)]
@@ -333,12 +336,12 @@ def _extremes(measures: Measures, fits: Flags) -> Iterator[tuple[str, Flags]]:
                 yield f"{name} {'≤' if low else '≥'} {limit:.3g}", members
 
 
-def _similar(one: Flags, two: Flags) -> bool:
+def _similar(one: BoolArray, two: BoolArray) -> bool:
     """Whether two slices share at least a third of the images that either holds."""
     return bool(3 * (one & two).sum() >= (one | two).sum())
 
 
-def standardised(values: Sequence[float] | Float64[np.ndarray, "_"], inside: Flags) -> float:
+def standardised(values: Sequence[float] | Float64[np.ndarray, "_"], inside: BoolArray) -> float:
     """Difference of the means of a slice and of the other images, in standard deviations."""
     column = np.asarray(values, dtype=np.float64)
     known = np.isfinite(column)

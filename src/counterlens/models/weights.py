@@ -19,7 +19,7 @@ from counterlens.errors import InputError, first_line
 from counterlens.models.inert import read_lightning
 from counterlens.models.parts import head_name
 
-State = dict[str, Tensor]
+Weights = dict[str, Tensor]
 
 _ENTRIES = (
     *("state_dict_ema", "model_ema", "ema_state_dict", "ema"),
@@ -33,7 +33,7 @@ TRUST_ADVICE = ", or, if you trust the file, add --trust-remote-code"
 
 def read_state(
     path: Path, *, trust: bool = False, advice: str = TRUST_ADVICE
-) -> tuple[State, str | None]:
+) -> tuple[Weights, str | None]:
     """The tensors of a .safetensors or torch file, and the entry they are stored under.
 
     Args:
@@ -66,7 +66,7 @@ def read_state(
     return find_state(stored, str(path))
 
 
-def _read_safetensors(path: Path) -> State:
+def _read_safetensors(path: Path) -> Weights:
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
@@ -78,7 +78,7 @@ def _read_safetensors(path: Path) -> State:
         ) from error
 
 
-def find_state(stored: object, name: str) -> tuple[State, str | None]:
+def find_state(stored: object, name: str) -> tuple[Weights, str | None]:
     """The state dict inside what a checkpoint file held, and the entry it stood under."""
     if isinstance(stored, nn.Module):  # only ever read with trust
         return dict(stored.state_dict()), None
@@ -98,11 +98,11 @@ def find_state(stored: object, name: str) -> tuple[State, str | None]:
     )
 
 
-def _tensors(state: Mapping[Any, Any]) -> State:
+def _tensors(state: Mapping[Any, Any]) -> Weights:
     return {str(key): value for key, value in state.items() if isinstance(value, Tensor)}
 
 
-def strip_prefixes(state: State, wanted: Mapping[str, Tensor]) -> State:
+def strip_prefixes(state: Weights, wanted: Mapping[str, Tensor]) -> Weights:
     """Drop wrappers' prefixes (module., model., …) that every key carries and `wanted` lacks.
 
     Where only a part of the file is the network, as in a checkpoint of Lightning that also holds a
@@ -124,7 +124,7 @@ def strip_prefixes(state: State, wanted: Mapping[str, Tensor]) -> State:
     return {key[size:]: value for key, value in state.items() if key.startswith(whole[0])}
 
 
-def fill(net: nn.Module, state: State, source: str) -> None:
+def fill(net: nn.Module, state: Weights, source: str) -> None:
     """Put the weights into the network; every name and shape must fit."""
     wanted = net.state_dict()
     missing = [
@@ -152,7 +152,7 @@ def fill(net: nn.Module, state: State, source: str) -> None:
     net.load_state_dict(state, strict=False)  # lacks at most batch counters, checked above
 
 
-def class_count(net: nn.Module, state: State, source: str, *, default: int) -> int:
+def class_count(net: nn.Module, state: Weights, source: str, *, default: int) -> int:
     """How many classes the weights were made for: the rows of the head in the file.
 
     The file knows better than the architecture's `default`; all else must fit. One row is a

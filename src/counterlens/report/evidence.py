@@ -40,7 +40,7 @@ class Grid:
 
 
 @dataclass(frozen=True)
-class Part:
+class EvidencePart:
     """One numbered part of the document."""
 
     title: str
@@ -48,24 +48,26 @@ class Part:
     grids: tuple[Grid, ...] = ()
 
 
-def document(run: Run, *, purpose: str | None = None, users: str | None = None) -> list[Part]:
+def document(
+    run: Run, *, purpose: str | None = None, users: str | None = None
+) -> list[EvidencePart]:
     """All parts of the evidence of one audit."""
     facts, numbers = run.manifest, run.numbers
     return [
-        Part("Purpose and intended use", _purpose(purpose, users)),
-        Part("System", (), (_system(facts),)),
-        Part("Data", (), (_data(run, facts),)),
-        Part("Protocol", _protocol(facts, numbers), (_settings(facts),)),
-        Part("Performance", (), _numbers(numbers, "performance")),
-        Part("Groups", _groups(run), (*_classes(run), *_numbers(numbers, "groups"))),
-        Part(
+        EvidencePart("Purpose and intended use", _purpose(purpose, users)),
+        EvidencePart("System", (), (_system(facts),)),
+        EvidencePart("Data", (), (_data(run, facts),)),
+        EvidencePart("Protocol", _protocol(facts, numbers), (_settings(facts),)),
+        EvidencePart("Performance", (), _numbers(numbers, "performance")),
+        EvidencePart("Groups", _groups(run), (*_classes(run), *_numbers(numbers, "groups"))),
+        EvidencePart(
             "Robustness and unknown inputs",
             _unmeasured(numbers),
             _numbers(numbers, "robustness"),
         ),
-        Part("Release gates", *_gates(run)),
-        Part("Limits", _limits(run, numbers)),
-        Part("Versions and hashes", (), (_versions(run, facts),)),
+        EvidencePart("Release gates", *_gates(run)),
+        EvidencePart("Limits", _limits(run, numbers)),
+        EvidencePart("Versions and hashes", (), (_versions(run, facts),)),
     ]
 
 
@@ -76,7 +78,7 @@ def title(run: Run) -> str:
     return f"Evidence: {model_words(model)} on {facts.get('data') or '?'}"
 
 
-def markdown(heading: str, parts: Sequence[Part]) -> str:
+def markdown(heading: str, parts: Sequence[EvidencePart]) -> str:
     """The document as Markdown."""
     lines = [f"# {heading}", ""]
     for number, part in enumerate(parts, 1):

@@ -20,7 +20,7 @@ _MIME = {".png": "png", ".jpg": "jpeg", ".jpeg": "jpeg", ".webp": "webp", ".gif"
 
 
 @dataclass(frozen=True)
-class Picture:
+class ExportedPicture:
     """One exported picture: its bytes, its class where known, and the model's answer."""
 
     id: str
@@ -156,7 +156,7 @@ def _field(name: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def fiftyone(pictures: Sequence[Picture], classes: Sequence[str], folder: Path) -> Path:
+def fiftyone(pictures: Sequence[ExportedPicture], classes: Sequence[str], folder: Path) -> Path:
     """A folder in FiftyOne's own form of classification data: data/ and labels.json."""
     labels: dict[str, Any] = {}
     for number, one in enumerate(pictures):
@@ -173,7 +173,7 @@ def fiftyone(pictures: Sequence[Picture], classes: Sequence[str], folder: Path) 
     return folder
 
 
-def label_studio(pictures: Sequence[Picture], classes: Sequence[str], folder: Path) -> Path:
+def label_studio(pictures: Sequence[ExportedPicture], classes: Sequence[str], folder: Path) -> Path:
     """tasks.json and config.xml: each picture a task, the model's answer its prediction."""
     tasks = []
     for one in pictures:

@@ -15,7 +15,7 @@ from jaxtyping import Float64
 from counterlens.review.store import VERDICTS, Verdict, same_person
 from counterlens.runs import Number
 
-Counts = Float64[np.ndarray, "_ _"]
+_Counts = Float64[np.ndarray, "_ _"]
 """Image × verdict: how many reviewers gave it."""
 _REPLICATES = 1000
 
@@ -39,7 +39,7 @@ def cohen(first: Sequence[str], second: Sequence[str]) -> float | None:
     return None if chance >= 1 else (observed - chance) / (1 - chance)
 
 
-def fleiss(counts: Counts, weights: Float64[np.ndarray, "_"] | None = None) -> float | None:
+def fleiss(counts: _Counts, weights: Float64[np.ndarray, "_"] | None = None) -> float | None:
     """Agreement of several reviewers, beyond chance.
 
     Equation: fleiss1971 (7)   κ = (P̄ − P̄_e) / (1 − P̄_e), P_i = Σ_j n_ij (n_ij − 1) / (n (n − 1))
@@ -139,7 +139,7 @@ def agreement(
     return numbers
 
 
-def _kappa(counts: Counts, text: str, seed: int) -> Number:
+def _kappa(counts: _Counts, text: str, seed: int) -> Number:
     text += ", verdicts accept, reject, unsure; percentile bootstrap over images"
     n = int((counts.sum(1) >= 2).sum())
     value = fleiss(counts)

@@ -117,7 +117,7 @@ def arm_of(rater: str, *, control: bool) -> str:
 
 
 @dataclass(frozen=True)
-class Answers:
+class StudyAnswers:
     """The answers on the pairs of one run, in SQLite."""
 
     path: Path

@@ -8,12 +8,12 @@ from jaxtyping import Float, Float32, Int64
 
 from counterlens.errors import InputError
 
-Rows = Float[np.ndarray, "_ _"]
+_Rows = Float[np.ndarray, "_ _"]
 _BLOCK = 4096
 
 
 def nearest(
-    a: Rows, b: Rows, *, apart: bool = False
+    a: _Rows, b: _Rows, *, apart: bool = False
 ) -> tuple[Int64[np.ndarray, "_"], Float32[np.ndarray, "_"]]:
     """For each row of a the row of b with the highest cosine, and that cosine.
 
@@ -43,7 +43,7 @@ def nearest(
     return place, best.clip(-1, 1)
 
 
-def _unit(rows: Rows, name: str) -> Float32[np.ndarray, "_ _"]:
+def _unit(rows: _Rows, name: str) -> Float32[np.ndarray, "_ _"]:
     wide = rows.astype(np.float64)
     if not np.isfinite(wide).all():
         raise InputError(f"embeddings {name} hold NaN or infinite values.")

@@ -26,12 +26,12 @@ _LEAST_SEARCHED = 1 << 26  # below so many pairs, comparing all is as fast
 _MOST_SEARCHED = 15  # allowed bits above which buckets no longer save work
 
 Plane = Float64[np.ndarray, "_ _"]
-Codes = UInt64[np.ndarray, "_"]
-Rows = Int64[np.ndarray, "_"]
-Pair = tuple[int, int, int]
+Hashes = UInt64[np.ndarray, "_"]
+_Rows = Int64[np.ndarray, "_"]
+_Pair = tuple[int, int, int]
 
 
-def _lowest(side: int, count: int) -> tuple[Rows, Rows]:
+def _lowest(side: int, count: int) -> tuple[_Rows, _Rows]:
     """Row and column of the `count` lowest frequencies after the mean, by u + v, then u."""
     grid = sorted(itertools.product(range(side), repeat=2), key=lambda uv: (sum(uv), uv[0]))
     u, v = np.array(grid[1 : count + 1], dtype=np.int64).T
@@ -66,8 +66,8 @@ def dhash(pixels: Pixels) -> int:
 
 
 def near(
-    hashes_a: Sequence[int] | Codes, hashes_b: Sequence[int] | Codes, most_bits: int
-) -> list[Pair]:
+    hashes_a: Sequence[int] | Hashes, hashes_b: Sequence[int] | Hashes, most_bits: int
+) -> list[_Pair]:
     """All pairs (i, j, bits) of a hash of a and a hash of b that differ in ≤ `most_bits` bits.
 
     Two words that differ in at most k bits agree, up to k // 4 bits, in one of their four
@@ -83,7 +83,7 @@ def near(
         return []
     every = len(a) * len(b) < _LEAST_SEARCHED or most_bits > _MOST_SEARCHED
     parts = _all_pairs(a, b) if every else _candidates(a, b, most_bits // _CHUNKS)
-    close_pairs: list[tuple[Rows, Rows]] = []
+    close_pairs: list[tuple[_Rows, _Rows]] = []
     for i, j in parts:
         close = np.bitwise_count(a[i] ^ b[j]) <= most_bits
         close_pairs.append((i[close], j[close]))
@@ -95,7 +95,7 @@ def near(
     return list(zip(i.tolist(), j.tolist(), bits.tolist(), strict=True))
 
 
-def _all_pairs(a: Codes, b: Codes) -> Iterator[tuple[Rows, Rows]]:
+def _all_pairs(a: Hashes, b: Hashes) -> Iterator[tuple[_Rows, _Rows]]:
     step = max(1, _CELLS // len(b))
     columns = np.arange(len(b))
     for start in range(0, len(a), step):
@@ -103,7 +103,7 @@ def _all_pairs(a: Codes, b: Codes) -> Iterator[tuple[Rows, Rows]]:
         yield np.repeat(rows, len(b)), np.tile(columns, len(rows))
 
 
-def _candidates(a: Codes, b: Codes, slack: int) -> Iterator[tuple[Rows, Rows]]:
+def _candidates(a: Hashes, b: Hashes, slack: int) -> Iterator[tuple[_Rows, _Rows]]:
     """Pairs that agree up to `slack` bits in one quarter, in blocks of bounded size."""
     masks = [
         sum(1 << bit for bit in bits)
@@ -119,7 +119,7 @@ def _candidates(a: Codes, b: Codes, slack: int) -> Iterator[tuple[Rows, Rows]]:
             yield from _expand(starts[keys], starts[keys + 1], order)
 
 
-def _expand(first: Rows, last: Rows, order: Rows) -> Iterator[tuple[Rows, Rows]]:
+def _expand(first: _Rows, last: _Rows, order: _Rows) -> Iterator[tuple[_Rows, _Rows]]:
     sizes = last - first
     total = np.cumsum(sizes)
     start = 0
@@ -133,12 +133,12 @@ def _expand(first: Rows, last: Rows, order: Rows) -> Iterator[tuple[Rows, Rows]]
         start = stop
 
 
-def _quarter(codes: Codes, chunk: int) -> Rows:
+def _quarter(codes: Hashes, chunk: int) -> _Rows:
     shifted = codes >> np.uint64(_WIDTH * chunk)
     return (shifted & np.uint64((1 << _WIDTH) - 1)).astype(np.int64)
 
 
-def _codes(hashes: Sequence[int] | Codes, name: str) -> Codes:
+def _codes(hashes: Sequence[int] | Hashes, name: str) -> Hashes:
     try:
         return np.asarray(hashes, dtype=np.uint64).reshape(-1)
     except (OverflowError, ValueError, TypeError):

@@ -22,10 +22,10 @@ from counterlens.errors import InputError
 from counterlens.images import Pixels
 from counterlens.metrics.intervals.closed_form import Z, delong_parts, holding, wilson
 from counterlens.runs import Number
+from counterlens.screen.hashes import Plane
 
-Vector = Float64[np.ndarray, "_"]
-Rows = Float64[np.ndarray, "_ _"]
-Plane = Float64[np.ndarray, "_ _"]
+_Vector = Float64[np.ndarray, "_"]
+_Rows = Float64[np.ndarray, "_ _"]
 
 FOLDS = 5
 _STRENGTH = 0.1  # inverse of the l2 penalty on standardised features
@@ -76,7 +76,7 @@ GROUPS: dict[str, slice] = {
 """Which entries of `features` form a group."""
 
 
-def features(pixels: Pixels) -> Vector:
+def features(pixels: Pixels) -> _Vector:
     """Statistics of one picture, named by `NAMES`: colour, edges, traces of codecs; all finite.
 
     Compare pictures of one size: bring both sets to the classifier's size first.
@@ -93,7 +93,7 @@ def features(pixels: Pixels) -> Vector:
     return np.array(_colour(rgb) + _edges(luma) + _codec(rgb, luma, chroma))
 
 
-def auroc(a: Rows, b: Rows, seed: int = 0) -> Number:
+def auroc(a: _Rows, b: _Rows, seed: int = 0) -> Number:
     """How well a linear model tells rows of a from rows of b that it was not trained on.
 
     Logistic regression with an l2 penalty on standardised features, five folds; the mean of the
@@ -122,7 +122,7 @@ def auroc(a: Rows, b: Rows, seed: int = 0) -> Number:
     return Number(area, fewest, *holding(area, low, high), protocol)
 
 
-def most_different(a: Rows, b: Rows, *, most: int = 5) -> list[tuple[str, float]]:
+def most_different(a: _Rows, b: _Rows, *, most: int = 5) -> list[tuple[str, float]]:
     """The features whose means differ most, in standard deviations of both sets joined."""
     joint = np.concatenate([a, b])
     spread = joint.std(0)
@@ -131,7 +131,7 @@ def most_different(a: Rows, b: Rows, *, most: int = 5) -> list[tuple[str, float]
     return [(NAMES[i], float(gaps[i])) for i in order]
 
 
-def _folds(a: Rows, b: Rows, seed: int) -> list[tuple[float, float]]:
+def _folds(a: _Rows, b: _Rows, seed: int) -> list[tuple[float, float]]:
     """AUROC and its variance on each fold."""
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression

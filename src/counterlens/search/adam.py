@@ -26,7 +26,7 @@ Variables = dict[str, Tensor]
 
 
 @dataclass(frozen=True)
-class Group:
+class VariableGroup:
     """One variable of the search.
 
     Args:
@@ -86,7 +86,7 @@ class Iterate:
 
 def adam(
     evaluate: Callable[[Variables, int], Iterate],
-    groups: Mapping[str, Group],
+    groups: Mapping[str, VariableGroup],
     *,
     steps: int,
     clip: float | None = None,
@@ -156,7 +156,7 @@ def _better(
 def rate_at(
     k: int,
     steps: int,
-    groups: Mapping[str, Group],
+    groups: Mapping[str, VariableGroup],
     name: str,
     schedule: str,
     floor: str,

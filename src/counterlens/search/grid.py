@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from counterlens.errors import InputError
 from counterlens.types import Images, Labels
 
-Change = Callable[[Images], Images]
+Transform = Callable[[Images], Images]
 ANGLES, SHIFTS = 31, 5
 LARGEST_ANGLE, LARGEST_SHIFT = 30.0, 3 / 32
 HUES = (-0.1, -0.05, 0.0, 0.05, 0.1)  # of the circle
@@ -44,7 +44,7 @@ class GridResult:
     worst: Tensor
 
 
-def grid_of(name: str) -> list[tuple[str, Change]]:
+def grid_of(name: str) -> list[tuple[str, Transform]]:
     """The changes of a grid, each with its name; the first leaves images as they are.
 
     >>> len(grid_of("spatial")), len(grid_of("colour"))
@@ -56,7 +56,7 @@ def grid_of(name: str) -> list[tuple[str, Change]]:
     return sorted(changes, key=lambda change: change[0] != UNCHANGED)
 
 
-def _spatial() -> Iterator[tuple[str, Change]]:
+def _spatial() -> Iterator[tuple[str, Transform]]:
     angles = [2 * LARGEST_ANGLE * k / (ANGLES - 1) - LARGEST_ANGLE for k in range(ANGLES)]
     shifts = [2 * LARGEST_SHIFT * k / (SHIFTS - 1) - LARGEST_SHIFT for k in range(SHIFTS)]
     for angle, down, right in product(angles, shifts, shifts):
@@ -64,7 +64,7 @@ def _spatial() -> Iterator[tuple[str, Change]]:
         yield UNCHANGED if angle == down == right == 0 else words, _turn(angle, down, right)
 
 
-def _turn(angle: float, down: float, right: float) -> Change:
+def _turn(angle: float, down: float, right: float) -> Transform:
     def change(x: Images) -> Images:
         return rotated(x, angle, down, right)
 
@@ -92,14 +92,14 @@ def rotated(x: Images, angle: float, down: float, right: float) -> Images:
     return nn.functional.grid_sample(x, places, mode="bilinear", align_corners=False).clamp(0, 1)
 
 
-def _colour() -> Iterator[tuple[str, Change]]:
+def _colour() -> Iterator[tuple[str, Transform]]:
     for hue, saturation, value in product(HUES, SATURATIONS, VALUES):
         unchanged = (hue, saturation, value) == (0.0, 1.0, 1.0)
         words = f"hue {hue:+.2f}, saturation × {saturation:g}, value × {value:g}"
         yield UNCHANGED if unchanged else words, _tint(hue, saturation, value)
 
 
-def _tint(hue: float, saturation: float, value: float) -> Change:
+def _tint(hue: float, saturation: float, value: float) -> Transform:
     def change(x: Images) -> Images:
         return tinted(x, hue, saturation, value)
 

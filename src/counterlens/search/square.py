@@ -17,7 +17,7 @@ from torch import Tensor
 from counterlens.ball import EXPONENTS, Ball, Seeds, mix, row_seeds, uniform, unit
 from counterlens.errors import InputError
 from counterlens.search.fast.fusing import can_fuse
-from counterlens.search.fast.prebuild import Variant, kernel
+from counterlens.search.fast.prebuild import KernelVariant, kernel
 from counterlens.search.pgd import keep
 from counterlens.search.result import SearchResult
 from counterlens.search.rule import Evaluation, RuleState, finite
@@ -299,7 +299,7 @@ def _constants(shape: torch.Size) -> tuple[tuple[str, int], ...]:
     return *schedule, ("CHANNELS", channels), ("ROWS", rows), ("BLOCK", block), ("num_warps", 8)
 
 
-def orders(shape: torch.Size, norm: str, share: float) -> dict[str, list[Variant]]:
+def orders(shape: torch.Size, norm: str, share: float) -> dict[str, list[KernelVariant]]:
     """The kernel that a search with one radius for all will need, for `prebuild.build`."""
     height, width = shape[2:]
     if norm != "l2" or height * width > ONE_PASS:

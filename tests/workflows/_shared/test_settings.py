@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from counterlens import zoo
 from counterlens.errors import InputError
 from counterlens.workflows._shared.settings import (
-    Auto,
+    Switch,
     as_dict,
     build,
     changed,
@@ -44,7 +44,7 @@ class Sample:
     colour: tuple[float, float, float] = (0.0, 0.0, 0.0)
     drops: tuple[float, ...] = ()
     keep: bool = False
-    fast: Auto = "auto"
+    fast: Switch = "auto"
     rule: Literal["hash", "last"] = "hash"
     architecture: dict[str, Any] = field(default_factory=lambda: {"kind": "a", "depth": 2})
 

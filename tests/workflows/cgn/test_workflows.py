@@ -18,7 +18,7 @@ from counterlens.generators.cgn.model import CGN
 from counterlens.workflows.cgn.generate import make_shard, sizes
 from counterlens.workflows.cgn.masks import examine
 from counterlens.workflows.cgn.measure import flips, measured, open_test, overlap
-from counterlens.workflows.cgn.stack import Pool, Shuffled, answers, single, train_stack
+from counterlens.workflows.cgn.stack import Shuffled, TrainingPool, answers, single, train_stack
 
 DIGITS = open_digits("sample:mnist")
 
@@ -119,7 +119,9 @@ def test_stacked_classifiers_learn_each_from_its_own_pictures(tmp_path: Path):
     x = torch.zeros(64, 3, 32, 32, dtype=torch.uint8)
     x[:32, :, 8:24, 8:24] = 255  # a square, or nothing
     y = (torch.arange(64) < 32).long()
-    pool = Pool(torch.cat([x, x]), torch.cat([y, 1 - y]))  # the second half says the contrary
+    pool = TrainingPool(
+        torch.cat([x, x]), torch.cat([y, 1 - y])
+    )  # the second half says the contrary
     arms = [torch.arange(64), torch.arange(64, 128)]
     net = train_stack(
         pool, arms, [0, 1], epochs=10, folder=tmp_path, log=print, batch=16, quick=True

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from counterlens.classifier import Classifier
 from counterlens.data.sets import array_set
 from counterlens.types import Preprocess
-from counterlens.workflows.curate.failure_modes import Probes, _shuffle, probe
+from counterlens.workflows.curate.failure_modes import ProbeResult, _shuffle, probe
 
 
 class Colour(nn.Module):
@@ -91,4 +91,4 @@ def test_shuffled_patches_are_the_same_patches() -> None:
 
 
 def test_no_map_means_no_word_on_the_background() -> None:
-    assert "background" not in Probes(0.2, 0.1, None, 0.9).tags
+    assert "background" not in ProbeResult(0.2, 0.1, None, 0.9).tags

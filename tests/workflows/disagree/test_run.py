@@ -17,7 +17,7 @@ from torch import nn
 from counterlens import zoo
 from counterlens.classifier import Classifier
 from counterlens.errors import InputError
-from counterlens.explanations.disagreement import Opinion, by_logarithms, disturbed, succeeded
+from counterlens.explanations.disagreement import JudgedClass, by_logarithms, disturbed, succeeded
 from counterlens.generators.diffusion import model as latent
 from counterlens.images import read, write_png
 from counterlens.scale import map_shards
@@ -25,7 +25,7 @@ from counterlens.types import Preprocess
 from counterlens.workflows._shared import generate as generating
 from counterlens.workflows._shared.generator import open_generator_for
 from counterlens.workflows.disagree.numbers import real_numbers, verdict
-from counterlens.workflows.disagree.real import Real
+from counterlens.workflows.disagree.real import RealAnswers
 from counterlens.workflows.disagree.run import disagree, shared_classes
 from diffusion_models import TINY, tiny_model
 
@@ -127,15 +127,15 @@ def test_findings_end_on_real_photographs(folder, tmp_path):
 
 
 def test_a_release_check_without_an_image_of_the_class_says_so():
-    real = [Real("cat", 0, 0, 0, 0)]
+    real = [RealAnswers("cat", 0, 0, 0, 0)]
     names = ("old", "new")
     found = real_numbers(real, names)
     assert found["disagree.first.real"].value is None
     assert verdict(found, real, names) == "new after old: undecided, no real image of the classes."
-    real = [Real("cat", 50, 1, 1, 0), Real("dog", 40, 0, 8, 0)]
+    real = [RealAnswers("cat", 50, 1, 1, 0), RealAnswers("dog", 40, 0, 8, 0)]
     better = verdict(real_numbers(real, names), real, names)
     assert "better. On 100 real images it breaks 1.0%" in better and "(1 of 52)" in better
-    same = [Real("cat", 50, 2, 1, 0)]
+    same = [RealAnswers("cat", 50, 2, 1, 0)]
     assert "no clear difference" in verdict(real_numbers(same, names), same, names)
 
 
@@ -326,7 +326,7 @@ def test_logarithms_are_those_of_confidences_for_images_and_their_crops(rng):
         return x.mean((2, 3)) @ weight
 
     columns = torch.tensor([1, 3])
-    up, down = by_logarithms(Opinion(table, columns, 8), Opinion(table, columns.flip(0), 8))
+    up, down = by_logarithms(JudgedClass(table, columns, 8), JudgedClass(table, columns.flip(0), 8))
     x = torch.rand(2, 3, 8, 8, generator=rng)
     p = table(x).softmax(1)
     torch.testing.assert_close(up.objective(x), p[[0, 1], [1, 3]].log())
@@ -337,7 +337,7 @@ def test_logarithms_are_those_of_confidences_for_images_and_their_crops(rng):
     torch.testing.assert_close(crops, wanted[:, None].expand(2, 5))
     in_parts = down.on_crops(x[:, None].repeat(1, 5, 1, 1, 1), part=3)
     assert torch.equal(in_parts, crops)
-    certain = Opinion(lambda x: 1e3 * table(x), table(x).argmax(1), 8)
+    certain = JudgedClass(lambda x: 1e3 * table(x), table(x).argmax(1), 8)
     sure = by_logarithms(certain, certain)[1]
     leaf = x.clone().requires_grad_()
     (grad,) = torch.autograd.grad(sure.objective(leaf).sum(), leaf)

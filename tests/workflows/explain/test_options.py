@@ -4,7 +4,7 @@ from counterlens.ball import NORMS
 from counterlens.explanations.counterfactuals import dvce
 from counterlens.explanations.counterfactuals.pixel import STEPS
 from counterlens.explanations.counterfactuals.uvce import UVCE
-from counterlens.generators.diffusion.optimise import DISAGREEMENT, Settings
+from counterlens.generators.diffusion.optimise import DISAGREEMENT, ChainSettings
 from counterlens.workflows._shared.search_options import NORMS as SEARCH_NORMS
 from counterlens.workflows.disagree.options import DisagreeOptions
 from counterlens.workflows.explain import options as explain
@@ -15,7 +15,7 @@ from counterlens.workflows.quality.options import EvaluateOptions
 
 
 def test_defaults_are_those_of_the_search() -> None:
-    def of(given: explain.DiffusionOptions | DisagreeOptions, settings: Settings) -> bool:
+    def of(given: explain.DiffusionOptions | DisagreeOptions, settings: ChainSettings) -> bool:
         own = (settings.updates, settings.steps, settings.guidance)
         return (given.updates, given.sampling_steps, given.guidance) == own
 

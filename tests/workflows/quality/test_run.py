@@ -77,7 +77,7 @@ def short():
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     patch = pytest.MonkeyPatch()
-    patch.setattr(dvce, "PAPER", dvce.Settings(steps=8, start=3, cuts=2))
+    patch.setattr(dvce, "PAPER", dvce.DvceSettings(steps=8, start=3, cuts=2))
     chain = replace(workflow.UVCE.chain, steps=2, cuts=2)
     few = replace(workflow.UVCE, chain=chain, inner=1, inject=(0.5,), blend=(0.5,))
     patch.setattr(workflow, "UVCE", few)

@@ -13,7 +13,7 @@ from counterlens.classifier import Classifier
 from counterlens.data import write_pack
 from counterlens.explanations.gradients import ARMS, gradients, magnitude
 from counterlens.generators.diffusion import model as latent
-from counterlens.generators.diffusion.optimise import Settings, Term
+from counterlens.generators.diffusion.optimise import ChainSettings, Term
 from counterlens.images import png_bytes
 from counterlens.models.sources import checkpoint
 from counterlens.objectives import entry
@@ -35,7 +35,7 @@ def test_without_augmentation_the_share_is_that_of_the_weights(rng):
     mask = torch.zeros(1, 16, 16, dtype=torch.bool)
     mask[:, 4:12, 4:12] = True
     made = gradients(term(weight), torch.rand(1, 3, 16, 16, generator=rng), mask,
-                     Settings(cuts=0), seeds=row_seeds(1, 0))  # fmt: skip
+                     ChainSettings(cuts=0), seeds=row_seeds(1, 0))  # fmt: skip
     torch.testing.assert_close(made.values[0], weight)
     mass = weight.abs().sum(0)
     assert made.inside.item() == pytest.approx((mass[4:12, 4:12].sum() / mass.sum()).item())
@@ -102,7 +102,7 @@ def test_a_set_with_masks_gives_the_figure(model, tmp_path):
 
 def test_without_masks_a_generator_draws_pictures_and_masks(model, tmp_path, monkeypatch):
     pytest.importorskip("diffusers")
-    monkeypatch.setattr(gradient_figure, "COUNTERFACTUAL", Settings(steps=4))
+    monkeypatch.setattr(gradient_figure, "COUNTERFACTUAL", ChainSettings(steps=4))
     latent.save(tiny_model(TINY), tmp_path / "tiny", card={"name": "tiny random"})
     run = figure13(model=model, data="sample:cifar10", generator=str(tmp_path / "tiny"), shown=3,
                    out=tmp_path / "run", device="cpu", quiet=True).run  # fmt: skip
@@ -117,7 +117,7 @@ def test_a_classifier_without_a_gradient_gives_no_number(tmp_path):
         net[2].weight.zero_()
     flat = Classifier(net, ("a", "b"), preprocess=Preprocess((16, 16)), name="flat").eval()
     flat.requires_grad_(False)
-    things = gradient_figure.Objects(
+    things = gradient_figure.ObjectImages(
         ("one",), torch.rand(1, 3, 16, 16), torch.ones(1, 16, 16, dtype=torch.bool), (0,)
     )
     made = gradient_figure._arm(flat, things, "no augmentation", 0, lambda line: None)

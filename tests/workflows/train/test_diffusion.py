@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from counterlens.data.synthetic import captions
 from counterlens.errors import InputError
 from counterlens.generators.diffusion import model as latent
-from counterlens.generators.diffusion.tiny import Shape, build
+from counterlens.generators.diffusion.tiny import TinyShape, build
 from counterlens.losses.diffusion import Autoencoder, velocity
 from counterlens.workflows.train.captioned import kinds_of, noised
 from counterlens.workflows.train.diffusion import train_diffusion
@@ -128,7 +128,7 @@ def test_the_training_of_photographs_goes_on_where_it_stopped_and_opens_as_it_wa
 
 
 def test_views_are_crops_of_the_side_and_their_latents_are_in_half_precision(rng):
-    net = Autoencoder(build(Shape(side=16, vae=(8, 8)), ["a cat"]).vae).eval()
+    net = Autoencoder(build(TinyShape(side=16, vae=(8, 8)), ["a cat"]).vae).eval()
     pixels = torch.randint(0, 256, (3, 3, 20, 20), generator=rng, dtype=torch.uint8)
     z = latents(net, pixels, crops=(4, 16))
     assert z.shape == (3, 4, 4, 8, 8) and z.dtype == torch.float16

@@ -23,7 +23,7 @@ from counterlens.models import load
 from counterlens.models.nets import resnets as nets
 from counterlens.workflows.train import recipes
 from counterlens.workflows.train.datasets import Batches, Sets, hold_out
-from counterlens.workflows.train.plan import Work, attack, attacks
+from counterlens.workflows.train.plan import UpdateCost, attack, attacks
 from counterlens.workflows.train.run import main, train
 
 TINY = """
@@ -210,7 +210,7 @@ def test_every_recipe_can_be_built(name):
     with torch.device("meta"):
         nets.build(settings.architecture, 10)
     steps = 1000
-    assert Work(1, settings, attacks(settings, steps))(steps - 1) > 0
+    assert UpdateCost(1, settings, attacks(settings, steps))(steps - 1) > 0
     if name.startswith("cifar10-"):
         assert settings.held_out_rule == "last"  # the shipped calibration sample
 
@@ -232,9 +232,9 @@ def test_the_paper_setting_is_the_papers():
 def test_work_is_counted_as_on_paper():
     settings = recipes.load("cifar10-ratio-0.25", ["near.steps=7", "far.steps=10"])
     both = attacks(settings, 10)
-    assert Work(1, settings, both)(0) == 512 * (2 * 7 + 1) + 512 * (2 * 10 + 1) + 3 * 1024
+    assert UpdateCost(1, settings, both)(0) == 512 * (2 * 7 + 1) + 512 * (2 * 10 + 1) + 3 * 1024
     plain = recipes.load("cifar10-plain")
-    assert Work(1, plain, both)(0) == 3 * 512
+    assert UpdateCost(1, plain, both)(0) == 3 * 512
 
 
 def command(packs: Path, out: Path, *extra: str) -> list[str]:

@@ -16,7 +16,7 @@ from counterlens.errors import InputError
 from counterlens.images import Pixels
 
 LEAST = 8  # pixels of the shorter side
-COMMON: dict[str, Callable[..., noise.Picture]] = {
+COMMON: dict[str, Callable[..., noise._Picture]] = {
     "gaussian_noise": noise.gaussian_noise,
     "shot_noise": noise.shot_noise,
     "impulse_noise": noise.impulse_noise,
@@ -33,13 +33,13 @@ COMMON: dict[str, Callable[..., noise.Picture]] = {
     "pixelate": digital.pixelate,
     "jpeg_compression": digital.jpeg_compression,
 }
-EXTRA: dict[str, Callable[..., noise.Picture]] = {
+EXTRA: dict[str, Callable[..., noise._Picture]] = {
     "speckle_noise": noise.speckle_noise,
     "gaussian_blur": blur.gaussian_blur,
     "spatter": spatter.spatter,
     "saturate": digital.saturate,
 }
-PRACTICE: dict[str, Callable[..., noise.Picture]] = {
+PRACTICE: dict[str, Callable[..., noise._Picture]] = {
     "jpeg_quality": practice.jpeg_quality,
     "resize_filter": practice.resize_filter,
     "colour_order": practice.colour_order,

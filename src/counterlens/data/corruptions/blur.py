@@ -13,13 +13,13 @@ import numpy as np
 from jaxtyping import Float
 from scipy.ndimage import correlate, correlate1d, gaussian_filter, zoom
 
-Picture = Float[np.ndarray, "h w c"]
+_Picture = Float[np.ndarray, "h w c"]
 Kernel = Float[np.ndarray, "k k"]
 
 
-def gaussian_blur(x: Picture, rng: np.random.Generator, sigma: float) -> Picture:
+def gaussian_blur(x: _Picture, rng: np.random.Generator, sigma: float) -> _Picture:
     """A Gaussian filter over height and width."""
-    blurred: Picture = gaussian_filter(x, (sigma, sigma, 0), mode="nearest")
+    blurred: _Picture = gaussian_filter(x, (sigma, sigma, 0), mode="nearest")
     return blurred
 
 
@@ -36,19 +36,19 @@ def disk(radius: float, sigma: float) -> Kernel:
     return kernel
 
 
-def defocus_blur(x: Picture, rng: np.random.Generator, radius: float, sigma: float) -> Picture:
+def defocus_blur(x: _Picture, rng: np.random.Generator, radius: float, sigma: float) -> _Picture:
     """The filter with a disk, as of a lens out of focus."""
     kernel = disk(radius, sigma)
     rows = np.flatnonzero(kernel.sum(1))
     reach = len(kernel) // 2 - rows[0]  # symmetric: drop the zeros around it
     middle = slice(len(kernel) // 2 - reach, len(kernel) // 2 + reach + 1)
-    blurred: Picture = correlate(x, kernel[middle, middle, None], mode="mirror")
+    blurred: _Picture = correlate(x, kernel[middle, middle, None], mode="mirror")
     return blurred
 
 
 def glass_blur(
-    x: Picture, rng: np.random.Generator, sigma: float, delta: float, rounds: float
-) -> Picture:
+    x: _Picture, rng: np.random.Generator, sigma: float, delta: float, rounds: float
+) -> _Picture:
     """Blurred, each pixel replaced by one near it in raster order from the end, blurred again.
 
     Args:
@@ -69,7 +69,7 @@ def glass_blur(
     return gaussian_blur(copied, rng, sigma)
 
 
-def streaks(x: Picture, radius: float, sigma: float, angle: float) -> Picture:
+def streaks(x: _Picture, radius: float, sigma: float, angle: float) -> _Picture:
     """A one-sided Gaussian filter along a line; edge values go on beyond the edge.
 
     Args:
@@ -88,16 +88,16 @@ def streaks(x: Picture, radius: float, sigma: float, angle: float) -> Picture:
     return out
 
 
-def motion_blur(x: Picture, rng: np.random.Generator, radius: float, sigma: float) -> Picture:
+def motion_blur(x: _Picture, rng: np.random.Generator, radius: float, sigma: float) -> _Picture:
     """Streaks at an angle drawn from −45° to 45°."""
     return streaks(x, radius, sigma, rng.uniform(-45, 45))
 
 
-def clipped_zoom(x: Picture, factor: float) -> Picture:
+def clipped_zoom(x: _Picture, factor: float) -> _Picture:
     """The middle of an image, enlarged to the size of the whole by linear interpolation."""
     spans = [(side, math.ceil(side / factor)) for side in x.shape[:2]]
     crop = x[tuple(slice((side - part) // 2, (side - part) // 2 + part) for side, part in spans)]
-    large: Picture = zoom(crop, (factor, factor, 1), order=1)
+    large: _Picture = zoom(crop, (factor, factor, 1), order=1)
     trims = [(now - side) // 2 for now, side in zip(large.shape, x.shape[:2], strict=False)]
     return large[trims[0] : trims[0] + x.shape[0], trims[1] : trims[1] + x.shape[1]]
 
@@ -111,11 +111,11 @@ def zooms(stop: float, step: float) -> list[float]:
     return [float(factor) for factor in np.arange(1, stop, step)]
 
 
-def zoom_blur(x: Picture, rng: np.random.Generator, stop: float, step: float) -> Picture:
+def zoom_blur(x: _Picture, rng: np.random.Generator, stop: float, step: float) -> _Picture:
     """The mean of the image and its zooms.
 
     Equation: corruptions2019 zoom blur   (x + Σ_z zoom_z(x)) / (1 + |Z|)
     """
     factors = zooms(stop, step)
-    total: Picture = x + sum(clipped_zoom(x, factor) for factor in factors)
+    total: _Picture = x + sum(clipped_zoom(x, factor) for factor in factors)
     return total / (len(factors) + 1)

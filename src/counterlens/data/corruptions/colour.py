@@ -7,10 +7,10 @@ Differs: nothing.
 import numpy as np
 from jaxtyping import Float
 
-Picture = Float[np.ndarray, "h w 3"]
+_Picture = Float[np.ndarray, "h w 3"]
 
 
-def to_hsv(x: Picture) -> Picture:
+def to_hsv(x: _Picture) -> _Picture:
     """Hue, saturation and value; hue and saturation of a grey are 0."""
     top, low = x.max(-1), x.min(-1)
     spread = top - low
@@ -25,7 +25,7 @@ def to_hsv(x: Picture) -> Picture:
     return np.stack([sector / 6 % 1, saturation, top], -1)
 
 
-def from_hsv(hsv: Picture) -> Picture:
+def from_hsv(hsv: _Picture) -> _Picture:
     """The inverse of `to_hsv`."""
     hue, saturation, value = np.moveaxis(hsv, -1, 0)
     channels = []

@@ -11,16 +11,16 @@ from scipy.ndimage import gaussian_filter, map_coordinates
 from counterlens.data.corruptions.colour import from_hsv, to_hsv
 from counterlens.images import decode, jpeg_bytes, resize
 
-Picture = Float[np.ndarray, "h w c"]
+_Picture = Float[np.ndarray, "h w c"]
 
 
-def contrast(x: Picture, rng: np.random.Generator, factor: float) -> Picture:
+def contrast(x: _Picture, rng: np.random.Generator, factor: float) -> _Picture:
     """Nearer to, or further from, the mean of each channel.
 
     Equation: corruptions2019 contrast   (x − mean)·c + mean
     """
     mean = x.mean((0, 1))
-    shrunk: Picture = (x - mean) * factor + mean
+    shrunk: _Picture = (x - mean) * factor + mean
     return shrunk
 
 
@@ -38,8 +38,8 @@ def affine_sources(
 
 
 def elastic_transform(
-    x: Picture, rng: np.random.Generator, amount: float, sigma: float, affine: float
-) -> Picture:
+    x: _Picture, rng: np.random.Generator, amount: float, sigma: float, affine: float
+) -> _Picture:
     """A random affine map, then a smoothed field of shifts; all lengths in pixels."""
     shape = x.shape[:2]
     xs, ys = affine_sources(shape, rng, affine)
@@ -52,19 +52,19 @@ def elastic_transform(
     return _sampled(warped, ys + down, xs + across, "reflect")
 
 
-def pixelate(x: Picture, rng: np.random.Generator, factor: float) -> Picture:
+def pixelate(x: _Picture, rng: np.random.Generator, factor: float) -> _Picture:
     """Made smaller and larger again, both with a box filter."""
     height, width = x.shape[:2]
     small = resize(_levels(x), (max(int(height * factor), 1), max(int(width * factor), 1)), "box")
     return resize(small, (height, width), "box") / 255
 
 
-def jpeg_compression(x: Picture, rng: np.random.Generator, quality: float) -> Picture:
+def jpeg_compression(x: _Picture, rng: np.random.Generator, quality: float) -> _Picture:
     """Written as JPEG and read again."""
     return decode(jpeg_bytes(_levels(x), quality=int(quality))) / 255
 
 
-def saturate(x: Picture, rng: np.random.Generator, factor: float, plus: float) -> Picture:
+def saturate(x: _Picture, rng: np.random.Generator, factor: float, plus: float) -> _Picture:
     """The saturation of HSV scaled and raised.
 
     Equation: corruptions2019 saturate   S ← clip(S·c₁ + c₂, 0, 1)
@@ -74,12 +74,12 @@ def saturate(x: Picture, rng: np.random.Generator, factor: float, plus: float) -
     return from_hsv(hsv)
 
 
-def _levels(x: Picture) -> UInt8[np.ndarray, "h w c"]:
+def _levels(x: _Picture) -> UInt8[np.ndarray, "h w c"]:
     return (x * 255).round().astype(np.uint8)
 
 
 def _sampled(
-    x: Picture, ys: Float[np.ndarray, "h w"], xs: Float[np.ndarray, "h w"], mode: str
-) -> Picture:
+    x: _Picture, ys: Float[np.ndarray, "h w"], xs: Float[np.ndarray, "h w"], mode: str
+) -> _Picture:
     planes = [map_coordinates(x[..., k], [ys, xs], order=1, mode=mode) for k in range(x.shape[-1])]
     return np.stack(planes, -1)

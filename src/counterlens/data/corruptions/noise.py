@@ -7,10 +7,10 @@ Differs: nothing.
 import numpy as np
 from jaxtyping import Float
 
-Picture = Float[np.ndarray, "h w c"]
+_Picture = Float[np.ndarray, "h w c"]
 
 
-def gaussian_noise(x: Picture, rng: np.random.Generator, sigma: float) -> Picture:
+def gaussian_noise(x: _Picture, rng: np.random.Generator, sigma: float) -> _Picture:
     """Normal noise on every value, as in low light.
 
     Equation: corruptions2019 Gaussian noise   x + N(0, σ²)
@@ -18,23 +18,23 @@ def gaussian_noise(x: Picture, rng: np.random.Generator, sigma: float) -> Pictur
     return x + rng.normal(0, sigma, x.shape)
 
 
-def shot_noise(x: Picture, rng: np.random.Generator, rate: float) -> Picture:
+def shot_noise(x: _Picture, rng: np.random.Generator, rate: float) -> _Picture:
     """Counts of photons.
 
     Equation: corruptions2019 shot noise   Poisson(λx)/λ
     """
-    counts: Picture = rng.poisson(x * rate) / rate
+    counts: _Picture = rng.poisson(x * rate) / rate
     return counts
 
 
-def impulse_noise(x: Picture, rng: np.random.Generator, share: float) -> Picture:
+def impulse_noise(x: _Picture, rng: np.random.Generator, share: float) -> _Picture:
     """Salt and pepper: this share of the values (not of the pixels) becomes 0 or 1."""
     hit = rng.random(x.shape) <= share
     salt = rng.random(x.shape) <= 0.5
     return np.where(hit, salt.astype(np.float64), x)
 
 
-def speckle_noise(x: Picture, rng: np.random.Generator, sigma: float) -> Picture:
+def speckle_noise(x: _Picture, rng: np.random.Generator, sigma: float) -> _Picture:
     """Normal noise that grows with the value.
 
     Equation: corruptions2019 speckle noise   x + x·N(0, σ²)

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from counterlens.images import decode, jpeg_bytes, resize
 from counterlens.types import Interpolation
 
-Picture = Float[np.ndarray, "h w c"]
+_Picture = Float[np.ndarray, "h w c"]
 FILTERS: tuple[Interpolation, ...] = ("nearest", "box", "bilinear", "bicubic", "lanczos")
 ORDERS = ((2, 1, 0), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1))  # BGR first
 GREY = 0.5
@@ -34,12 +34,12 @@ LEVELS: dict[str, tuple[str, ...]] = {
 """What the five levels are, for people."""
 
 
-def jpeg_quality(x: Picture, rng: np.random.Generator, quality: float) -> Picture:
+def jpeg_quality(x: _Picture, rng: np.random.Generator, quality: float) -> _Picture:
     """Written as JPEG of an everyday quality and read again."""
     return decode(jpeg_bytes((x * 255).round().astype(np.uint8), quality=int(quality))) / 255
 
 
-def resize_filter(x: Picture, rng: np.random.Generator, which: float) -> Picture:
+def resize_filter(x: _Picture, rng: np.random.Generator, which: float) -> _Picture:
     """Made half as large and back, by one filter of Pillow."""
     height, width = x.shape[:2]
     levels = (x * 255).round().astype(np.uint8)
@@ -48,13 +48,13 @@ def resize_filter(x: Picture, rng: np.random.Generator, which: float) -> Picture
     return resize(small, (height, width), filter_) / 255
 
 
-def colour_order(x: Picture, rng: np.random.Generator, which: float) -> Picture:
+def colour_order(x: _Picture, rng: np.random.Generator, which: float) -> _Picture:
     """The channels in another order."""
-    turned: Picture = x[..., list(ORDERS[int(which)])]
+    turned: _Picture = x[..., list(ORDERS[int(which)])]
     return turned
 
 
-def overlay(x: Picture, rng: np.random.Generator, share: float) -> Picture:
+def overlay(x: _Picture, rng: np.random.Generator, share: float) -> _Picture:
     """A dark banner with white marks, as of a caption or a time stamp, at the lower edge."""
     height, width = x.shape[:2]
     tall = max(1, round(share * height))
@@ -67,7 +67,7 @@ def overlay(x: Picture, rng: np.random.Generator, share: float) -> Picture:
     return out
 
 
-def occlusion(x: Picture, rng: np.random.Generator, share: float) -> Picture:
+def occlusion(x: _Picture, rng: np.random.Generator, share: float) -> _Picture:
     """A grey rectangle of the image's aspect at a random place."""
     height, width = x.shape[:2]
     tall, wide = (max(1, round(side * share**0.5)) for side in (height, width))

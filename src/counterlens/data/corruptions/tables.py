@@ -9,18 +9,18 @@ from typing import Literal
 
 from counterlens.data.corruptions.practice import PRACTICE_TABLE
 
-Row = tuple[float, ...]
+SeverityRow = tuple[float, ...]
 Size = Literal["small", "large"]
 SEVERITIES = (1, 2, 3, 4, 5)
 SMALL = 64  # the longest side that takes the 32-pixel constants
 ELASTIC = {"small": 32, "large": 244}
 
 
-def _each(*values: float) -> tuple[Row, ...]:
+def _each(*values: float) -> tuple[SeverityRow, ...]:
     return tuple((value,) for value in values)
 
 
-LARGE_TABLE: dict[str, tuple[Row, ...]] = {
+LARGE_TABLE: dict[str, tuple[SeverityRow, ...]] = {
     "gaussian_noise": _each(0.08, 0.12, 0.18, 0.26, 0.38),
     "shot_noise": _each(60, 25, 12, 5, 3),
     "impulse_noise": _each(0.03, 0.06, 0.09, 0.17, 0.27),
@@ -60,7 +60,7 @@ LARGE_TABLE: dict[str, tuple[Row, ...]] = {
     "saturate": ((0.3, 0), (0.1, 0), (2, 0), (5, 0.1), (20, 0.2)),
 }
 
-SMALL_TABLE: dict[str, tuple[Row, ...]] = {
+SMALL_TABLE: dict[str, tuple[SeverityRow, ...]] = {
     "gaussian_noise": _each(0.04, 0.06, 0.08, 0.09, 0.1),
     "shot_noise": _each(500, 250, 100, 75, 50),
     "impulse_noise": _each(0.01, 0.02, 0.03, 0.05, 0.07),
@@ -110,7 +110,7 @@ def size_of(height: int, width: int) -> Size:
     return "small" if max(height, width) <= SMALL else "large"
 
 
-def constants(name: str, severity: int, height: int, width: int) -> Row:
+def constants(name: str, severity: int, height: int, width: int) -> SeverityRow:
     """The constants of a corruption at a severity; elastic lengths are in pixels.
 
     >>> constants("fog", 3, 32, 32), constants("fog", 3, 224, 224)

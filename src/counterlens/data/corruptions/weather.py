@@ -15,8 +15,8 @@ from counterlens.data.corruptions.blur import clipped_zoom, streaks
 from counterlens.data.corruptions.colour import from_hsv, to_hsv
 from counterlens.data.corruptions.tables import size_of
 
-Picture = Float[np.ndarray, "h w c"]
-Map = Float[np.ndarray, "n n"]
+_Picture = Float[np.ndarray, "h w c"]
+_HeightMap = Float[np.ndarray, "n n"]
 GREY = np.array([0.299, 0.587, 0.114])
 TEXTURES = 5
 SHRINK = 5  # the authors scale the frost by 0.2 for 32 pixels
@@ -31,7 +31,7 @@ def power_of_two(side: int) -> int:
     return 1 << (side - 1).bit_length()
 
 
-def diamond_square(side: int, decay: float, rng: np.random.Generator) -> Map:
+def diamond_square(side: int, decay: float, rng: np.random.Generator) -> _HeightMap:
     """A periodic random landscape scaled to [0, 1].
 
     Args:
@@ -44,7 +44,7 @@ def diamond_square(side: int, decay: float, rng: np.random.Generator) -> Map:
     while step >= 2:
         half = step // 2
 
-        def jitter(total: Map, a: float = a) -> Map:
+        def jitter(total: _HeightMap, a: float = a) -> _HeightMap:
             return total / 4 + a * rng.uniform(-a, a, total.shape)
 
         corners = field[::step, ::step]
@@ -56,11 +56,11 @@ def diamond_square(side: int, decay: float, rng: np.random.Generator) -> Map:
         field[half::step, ::step] = jitter(below + middles + np.roll(middles, 1, 1))
         step, a = half, a / decay
     field -= field.min()
-    scaled: Map = field / field.max()
+    scaled: _HeightMap = field / field.max()
     return scaled
 
 
-def fog(x: Picture, rng: np.random.Generator, amount: float, decay: float) -> Picture:
+def fog(x: _Picture, rng: np.random.Generator, amount: float, decay: float) -> _Picture:
     """A landscape of white added, the brightest value kept.
 
     Equation: corruptions2019 fog   (x + a·map)·max(x)/(max(x) + a)
@@ -68,11 +68,11 @@ def fog(x: Picture, rng: np.random.Generator, amount: float, decay: float) -> Pi
     height, width = x.shape[:2]
     cloud = diamond_square(power_of_two(max(height, width)), decay, rng)[:height, :width, None]
     top = x.max()
-    foggy: Picture = (x + amount * cloud) * top / (top + amount)
+    foggy: _Picture = (x + amount * cloud) * top / (top + amount)
     return foggy
 
 
-def snow(x: Picture, rng: np.random.Generator, *row: float) -> Picture:
+def snow(x: _Picture, rng: np.random.Generator, *row: float) -> _Picture:
     """Flakes of noise, streaked by the wind, over a whitened image.
 
     Args:
@@ -85,12 +85,12 @@ def snow(x: Picture, rng: np.random.Generator, *row: float) -> Picture:
     flakes = np.floor(np.clip(np.where(layer < cut, 0, layer), 0, 1) * 255) / 255
     flakes = streaks(flakes, radius, sigma, rng.uniform(-135, -45))
     white = np.maximum(x, (x @ GREY)[..., None] * 1.5 + 0.5)
-    snowy: Picture = mix * x + (1 - mix) * white + flakes + np.rot90(flakes, 2)
+    snowy: _Picture = mix * x + (1 - mix) * white + flakes + np.rot90(flakes, 2)
     return snowy
 
 
 @lru_cache(maxsize=8)
-def frost_texture(index: int, side: int) -> Picture:
+def frost_texture(index: int, side: int) -> _Picture:
     """Ice made by code: needles in three directions on ridges of a landscape, slightly blue.
 
     Args:
@@ -106,12 +106,12 @@ def frost_texture(index: int, side: int) -> Picture:
             shift = (round(k * np.sin(angle)), round(k * np.cos(angle)))
             needles += (1 - abs(k) / 25) * np.roll(seeds, shift, (0, 1))
     ice = np.clip(0.15 + 0.6 * ridges**3 + 0.35 * np.minimum(needles, 1.5), 0, 1)
-    texture: Picture = ice[..., None] * np.array([0.88, 0.95, 1.0])
+    texture: _Picture = ice[..., None] * np.array([0.88, 0.95, 1.0])
     texture.setflags(write=False)
     return texture
 
 
-def frost(x: Picture, rng: np.random.Generator, weight: float, ice: float) -> Picture:
+def frost(x: _Picture, rng: np.random.Generator, weight: float, ice: float) -> _Picture:
     """A random crop of a frost texture laid over the image.
 
     Equation: corruptions2019 frost   c₁·x + c₂·texture
@@ -127,7 +127,7 @@ def frost(x: Picture, rng: np.random.Generator, weight: float, ice: float) -> Pi
     return weight * x + ice * texture[y : y + height, left : left + width]
 
 
-def brightness(x: Picture, rng: np.random.Generator, amount: float) -> Picture:
+def brightness(x: _Picture, rng: np.random.Generator, amount: float) -> _Picture:
     """The value of HSV raised.
 
     Equation: corruptions2019 brightness   V ← min(V + b, 1)

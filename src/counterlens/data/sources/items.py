@@ -12,11 +12,11 @@ from counterlens.data.sets import check_range
 from counterlens.data.sources.pixels import as_array
 from counterlens.errors import InputError
 
-Labels = int | str | None
+ItemLabel = int | str | None
 """A class by number or name; None where unknown."""
 
 
-def label_of(value: Any, name: str) -> Labels:
+def label_of(value: Any, name: str) -> ItemLabel:
     """One label as a number or a name.
 
     >>> label_of(np.int64(3), "x"), label_of("cat", "x"), label_of(None, "x")
@@ -39,7 +39,7 @@ def label_of(value: Any, name: str) -> Labels:
 
 
 def numbered_labels(
-    given: Sequence[Labels], classes: Sequence[str] | None, name: str
+    given: Sequence[ItemLabel], classes: Sequence[str] | None, name: str
 ) -> tuple[Int64[np.ndarray, "n"], tuple[str, ...]]:
     """Labels as numbers, −1 where unknown, and the class names.
 

@@ -17,7 +17,7 @@ from counterlens.runs import user_path
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownSet:
     """How a public data set is read.
 
     Args:
@@ -39,72 +39,72 @@ NINE_VARIANTS = (
 WNIDS = "a folder per WordNet id (n01440764/…)"
 ILSVRC = f"val/ with {WNIDS}, or flat with val.txt or LOC_val_solution.csv beside it"
 
-KNOWN: dict[str, Known] = {
-    "cifar10": Known(known_arrays.cifar10, "cifar-10-batches-py/test_batch"),
-    "cifar100": Known(known_arrays.cifar100, "cifar-100-python/test"),
-    "cifar10.1": Known(
+KNOWN: dict[str, KnownSet] = {
+    "cifar10": KnownSet(known_arrays.cifar10, "cifar-10-batches-py/test_batch"),
+    "cifar100": KnownSet(known_arrays.cifar100, "cifar-100-python/test"),
+    "cifar10.1": KnownSet(
         known_arrays.cifar10_1,
         "cifar10.1_v6_data.npy and cifar10.1_v6_labels.npy",
         ("v6", "v4"),
     ),
-    "cifar10-c": Known(known_arrays.cifar10_c, "CIFAR-10-C/fog.npy … and labels.npy", ()),
-    "cifar100-c": Known(known_arrays.cifar100_c, "CIFAR-100-C/fog.npy … and labels.npy", ()),
-    "svhn": Known(known_arrays.svhn, "test_32x32.mat", ("test", "train", "extra")),
-    "mnist": Known(known_arrays.mnist, "MNIST/raw/t10k-images-idx3-ubyte[.gz], or mnist.npz"),
-    "fashion-mnist": Known(
+    "cifar10-c": KnownSet(known_arrays.cifar10_c, "CIFAR-10-C/fog.npy … and labels.npy", ()),
+    "cifar100-c": KnownSet(known_arrays.cifar100_c, "CIFAR-100-C/fog.npy … and labels.npy", ()),
+    "svhn": KnownSet(known_arrays.svhn, "test_32x32.mat", ("test", "train", "extra")),
+    "mnist": KnownSet(known_arrays.mnist, "MNIST/raw/t10k-images-idx3-ubyte[.gz], or mnist.npz"),
+    "fashion-mnist": KnownSet(
         known_arrays.fashion_mnist, "FashionMNIST/raw/t10k-images-idx3-ubyte[.gz]"
     ),
-    "imagenet": Known(known_folders.imagenet_split, ILSVRC, VAL),
-    "imagenet-200": Known(known_folders.imagenet_subset, ILSVRC, ("a200", "o200", "r200")),
-    "imagenet-minus-cifar10": Known(known_folders.imagenet_minus_cifar10, ILSVRC, VAL),
-    "restricted-imagenet": Known(
+    "imagenet": KnownSet(known_folders.imagenet_split, ILSVRC, VAL),
+    "imagenet-200": KnownSet(known_folders.imagenet_subset, ILSVRC, ("a200", "o200", "r200")),
+    "imagenet-minus-cifar10": KnownSet(known_folders.imagenet_minus_cifar10, ILSVRC, VAL),
+    "restricted-imagenet": KnownSet(
         known_folders.restricted_imagenet, ILSVRC, (*VAL, "val-out", "train-out")
     ),
-    "imagenet-mini": Known(known_folders.imagenet_split, f"val/ with {WNIDS}", VAL),
-    "imagenet-a": Known(relative("imagenet-a", space="imagenet-a"), WNIDS, ("test",)),
-    "imagenet-o": Known(relative("imagenet-o", space="imagenet-o"), WNIDS, ("test",)),
-    "imagenet-r": Known(relative("imagenet-r", space="imagenet-r"), WNIDS, ("test",)),
-    "imagenet-c": Known(
+    "imagenet-mini": KnownSet(known_folders.imagenet_split, f"val/ with {WNIDS}", VAL),
+    "imagenet-a": KnownSet(relative("imagenet-a", space="imagenet-a"), WNIDS, ("test",)),
+    "imagenet-o": KnownSet(relative("imagenet-o", space="imagenet-o"), WNIDS, ("test",)),
+    "imagenet-r": KnownSet(relative("imagenet-r", space="imagenet-r"), WNIDS, ("test",)),
+    "imagenet-c": KnownSet(
         known_folders.imagenet_c,
         f"fog/3/ or weather/fog/3/ … with {WNIDS}, named as imagenet-c/fog/3",
         (),
     ),
-    "imagenet-sketch": Known(relative("sketch", "imagenet-sketch"), WNIDS, ("test",)),
-    "stylized-imagenet": Known(relative("{part}"), f"val/ with {WNIDS}", VAL),
-    "stylized-imagenet-16": Known(
+    "imagenet-sketch": KnownSet(relative("sketch", "imagenet-sketch"), WNIDS, ("test",)),
+    "stylized-imagenet": KnownSet(relative("{part}"), f"val/ with {WNIDS}", VAL),
+    "stylized-imagenet-16": KnownSet(
         known_folders.sixteen_folders, "a folder per category: airplane … truck", ("test",)
     ),
-    "imagenet-9": Known(
+    "imagenet-9": KnownSet(
         known_folders.imagenet9, "bg_challenge/VARIANT/val/00_dog … 08_fish", NINE_VARIANTS
     ),
-    "cue-conflict": Known(
+    "cue-conflict": KnownSet(
         known_folders.cue_conflict,
         "a folder per shape: cat/cat7-elephant1.png",
         ("test",),
     ),
-    "lsun-classroom": Known(
+    "lsun-classroom": KnownSet(
         known_folders.lsun_classroom, "classroom_val/ with picture files", ("val", "32")
     ),
-    "flowers102": Known(
+    "flowers102": KnownSet(
         known_lists.flowers102,
         "flowers-102/ with jpg/, imagelabels.mat and setid.mat",
         ("test", "val", "train"),
     ),
-    "food101": Known(known_lists.food101, "food-101/ with images/ and meta/test.txt"),
-    "aircraft": Known(
+    "food101": KnownSet(known_lists.food101, "food-101/ with images/ and meta/test.txt"),
+    "aircraft": KnownSet(
         known_lists.aircraft,
         "fgvc-aircraft-2013b/data/ with images/ and images_variant_test.txt",
         ("test", "train", "val", "trainval"),
     ),
-    "cars": Known(
+    "cars": KnownSet(
         known_lists.cars,
         "stanford_cars/ with cars_test/, cars_test_annos_withlabels.mat and devkit/cars_meta.mat",
     ),
-    "cub200": Known(known_lists.cub200, "CUB_200_2011/ with images/ and images.txt"),
-    "dtd": Known(
+    "cub200": KnownSet(known_lists.cub200, "CUB_200_2011/ with images/ and images.txt"),
+    "dtd": KnownSet(
         known_lists.dtd, "dtd/ with images/ and labels/test1.txt", ("test", "val", "train")
     ),
-    "places365": Known(
+    "places365": KnownSet(
         known_lists.places365,
         "val_256/, places365_val.txt and categories_places365.txt",
         ("val",),
@@ -147,5 +147,5 @@ def open_known(text: str, *, name: str) -> ImageSet:
         ) from None
 
 
-def _layout(known: Known) -> str:
+def _layout(known: KnownSet) -> str:
     return f"where ROOT holds {known.layout}."

@@ -18,7 +18,7 @@ from counterlens.errors import InputError, MissingExtra, first_line
 from counterlens.images import ImageSet
 from counterlens.runs import plain_file, read_lines
 
-Columns = dict[str, list[str]]
+_Columns = dict[str, list[str]]
 """The cells of a table by the name of their column; all columns are of one length."""
 
 
@@ -73,7 +73,7 @@ def open_manifest(path: Path, *, name: str, excluded: list[Excluded] | None = No
     return with_targets(opened, matrix_of(several, names), names)
 
 
-def _from_cells(path: Path) -> Columns:
+def _from_cells(path: Path) -> _Columns:
     """The columns of a .csv or .tsv file, read row by row: a million rows in a few seconds."""
     plain_file(path, what="table")
     try:
@@ -99,14 +99,14 @@ def _from_cells(path: Path) -> Columns:
     return {key: [cell.strip() for cell in column] for key, column in zip(head, cells, strict=True)}
 
 
-def _from_lines(path: Path) -> Columns:
+def _from_lines(path: Path) -> _Columns:
     """The columns of a .jsonl file; a key that a line lacks is empty there."""
     rows = [row for _, row in read_lines(path)]
     keys = dict.fromkeys(key for row in rows for key in row)
     return {key: [_cell(row.get(key)) for row in rows] for key in keys}
 
 
-def _from_parquet(path: Path) -> Columns:
+def _from_parquet(path: Path) -> _Columns:
     """The columns of a Parquet file; an empty cell is empty text."""
     try:
         import pyarrow

@@ -22,12 +22,12 @@ from counterlens.errors import InputError
 from counterlens.images import ImageSet, Pixels, prepare
 from counterlens.types import Preprocess
 
-Planes = Float[np.ndarray, "c h w"]
+_Noise = Float[np.ndarray, "c h w"]
 COUNT = 1000
 SMOOTH = "smooth"
 
 
-def uniform(shape: tuple[int, int, int], rng: np.random.Generator) -> Planes:
+def uniform(shape: tuple[int, int, int], rng: np.random.Generator) -> _Noise:
     """Every value alike and independent.
 
     Equation: ratio2020 §A.3   x ~ U[0, 1]
@@ -36,7 +36,7 @@ def uniform(shape: tuple[int, int, int], rng: np.random.Generator) -> Planes:
     return rng.integers(0, 256, shape) / 255
 
 
-def gaussian(shape: tuple[int, int, int], rng: np.random.Generator) -> Planes:
+def gaussian(shape: tuple[int, int, int], rng: np.random.Generator) -> _Noise:
     """Normal values around grey, clipped.
 
     Equation: oe2019 test sets   x ~ clip(N(0.5, 0.25²), 0, 1)
@@ -44,7 +44,7 @@ def gaussian(shape: tuple[int, int, int], rng: np.random.Generator) -> Planes:
     return np.clip(rng.normal(0.5, 0.25, shape), 0, 1)
 
 
-def bernoulli(shape: tuple[int, int, int], rng: np.random.Generator) -> Planes:
+def bernoulli(shape: tuple[int, int, int], rng: np.random.Generator) -> _Noise:
     """Every value fully off or fully on, with equal chance.
 
     Equation: oe2019 test sets   x ~ Bernoulli(1/2)
@@ -52,17 +52,17 @@ def bernoulli(shape: tuple[int, int, int], rng: np.random.Generator) -> Planes:
     return rng.integers(0, 2, shape).astype(np.float64)
 
 
-def blobs(shape: tuple[int, int, int], rng: np.random.Generator) -> Planes:
+def blobs(shape: tuple[int, int, int], rng: np.random.Generator) -> _Noise:
     """Bright blobs on black: blurred random bits, cut off below three quarters.
 
     Equation: oe2019 test sets   b ~ Bernoulli(0.7);  v = G_1.5 ∗ b;  x = v·1[v ≥ 0.75]
     """
     bits = rng.binomial(1, 0.7, shape).astype(np.float64)
-    blurred: Planes = gaussian_filter(bits, 1.5, mode="nearest")
+    blurred: _Noise = gaussian_filter(bits, 1.5, mode="nearest")
     return np.where(blurred < 0.75, 0.0, blurred)
 
 
-def smooth(base: Planes, rng: np.random.Generator) -> Planes:
+def smooth(base: _Noise, rng: np.random.Generator) -> _Noise:
     """A picture's pixels in random order, blurred, its contrast raised.
 
     Equation: ratio2020 §A.3   x = sigmoid(γ·(G_σ ∗ π(base) − 1/2)),  σ ~ U[1, 2.5],  γ ~ U[5, 30]
@@ -75,13 +75,13 @@ def smooth(base: Planes, rng: np.random.Generator) -> Planes:
     order = rng.permutation(height * width)
     shuffled = base.reshape(channels, -1)[:, order].reshape(base.shape)
     # a scalar width blurs the channel axis too: so does the reference, and its numbers rest on it
-    blurred: Planes = gaussian_filter(shuffled, rng.uniform(1, 2.5), mode="reflect")
+    blurred: _Noise = gaussian_filter(shuffled, rng.uniform(1, 2.5), mode="reflect")
     contrast = rng.uniform(5, 30)
-    lifted: Planes = 1 / (1 + np.exp(-contrast * (blurred - 0.5)))
+    lifted: _Noise = 1 / (1 + np.exp(-contrast * (blurred - 0.5)))
     return lifted
 
 
-PLAIN: dict[str, Callable[[tuple[int, int, int], np.random.Generator], Planes]] = {
+PLAIN: dict[str, Callable[[tuple[int, int, int], np.random.Generator], _Noise]] = {
     "uniform": uniform,
     "gaussian": gaussian,
     "bernoulli": bernoulli,

@@ -25,7 +25,7 @@ from counterlens import images
 from counterlens.data.open import open_set
 from counterlens.data.sets import array_set, printable, sample_rows, subset, unique
 from counterlens.data.sources.items import (
-    Labels,
+    ItemLabel,
     behind,
     class_names_of,
     label_of,
@@ -38,7 +38,7 @@ from counterlens.data.targets import with_targets
 from counterlens.errors import CounterlensError, InputError, first_line
 from counterlens.images import ImageSet, Pixels
 
-Rows = Int64[np.ndarray, "n"]
+_Rows = Int64[np.ndarray, "n"]
 PROBES = 16
 """Images of a lazy object that are read when it is opened."""
 MOST = 50_000
@@ -109,7 +109,7 @@ class ReadItems:
     """Image i of an object that is read by number."""
 
     source: Any
-    rows: Rows
+    rows: _Rows
     name: str
     column: str | None = None
 
@@ -245,7 +245,7 @@ def _each(labels: object) -> Sequence[object]:
 
 
 def _lazy_set(
-    source: Any, name: str, rows: Rows, labels: object, classes: Sequence[str] | None
+    source: Any, name: str, rows: _Rows, labels: object, classes: Sequence[str] | None
 ) -> ImageSet:
     """A set whose images stay where they are until they are read."""
     if not len(rows):
@@ -288,7 +288,7 @@ def _columns(source: Any, name: str) -> tuple[str | None, str | None]:
     return pictures[0], labels[0] if labels else None
 
 
-def _labels(source: Any, read: ReadItems, labels: object, column: str | None) -> list[Labels]:
+def _labels(source: Any, read: ReadItems, labels: object, column: str | None) -> list[ItemLabel]:
     """One label per image: those given, those the object stores, else by reading every item."""
     count = len(read.rows)
     if labels is not None:
@@ -329,7 +329,7 @@ def _fingerprint(read: ReadItems, labels: np.ndarray, classes: Sequence[str]) ->
     return digest.hexdigest()[:16]
 
 
-def _ids(source: Any, rows: Rows, name: str) -> list[str]:
+def _ids(source: Any, rows: _Rows, name: str) -> list[str]:
     """Paths below the root where the images are files, else numbers."""
     paths = _paths(source)
     return [printable(paths[int(i)]) if paths else f"{name}/{int(i)}" for i in rows]

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from counterlens import images
 from counterlens.data.sets import fingerprint, unique
-from counterlens.data.sources.items import Labels, numbered_labels
+from counterlens.data.sources.items import ItemLabel, numbered_labels
 from counterlens.errors import InputError, first_line
 from counterlens.images import SUFFIXES, ImageSet, Pixels, Planes
 from counterlens.types import Preprocess
@@ -77,7 +77,7 @@ def open_shards(text: str, *, name: str) -> ImageSet:
         raise InputError(f"{text} holds no .tar files, expected wds:FOLDER, with shards in it.")
     places: list[tuple[int, int, int]] = []
     names: list[str] = []
-    given: list[Labels] = []
+    given: list[ItemLabel] = []
     for number, path in enumerate(paths):
         for key, start, length, label in _index(Path(path)):
             places.append((number, start, length))
@@ -99,10 +99,10 @@ def open_shards(text: str, *, name: str) -> ImageSet:
     )
 
 
-def _index(path: Path) -> list[tuple[str, int, int, Labels]]:
+def _index(path: Path) -> list[tuple[str, int, int, ItemLabel]]:
     """Key, place, length and label of every picture of a shard, in their order."""
     pictures: dict[str, tuple[int, int]] = {}
-    labels: dict[str, Labels] = {}
+    labels: dict[str, ItemLabel] = {}
     try:
         with tarfile.open(path, "r:") as stored:
             for member in stored:
@@ -134,7 +134,7 @@ def _parted(member: str) -> tuple[str, str]:
     return key, f".{ending.lower()}" if dot else ""
 
 
-def _label(data: bytes, ending: str, where: str) -> Labels:
+def _label(data: bytes, ending: str, where: str) -> ItemLabel:
     try:
         text = data.decode("utf-8").strip()
         if ending == ".json":

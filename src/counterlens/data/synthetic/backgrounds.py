@@ -9,21 +9,21 @@ Differs: any pictures with masks; the object's edge is feathered outwards by two
 from typing import Literal
 
 import numpy as np
-from jaxtyping import Bool, Float32
+from jaxtyping import Float32
 from scipy.ndimage import distance_transform_edt
 
+from counterlens.data.masks import Mask
 from counterlens.images import Pixels, prepare
 from counterlens.types import Preprocess
 
-Mask = Bool[np.ndarray, "_ _"]
-Flag = Literal["", "empty", "full"]
+MaskFlag = Literal["", "empty", "full"]
 LEAST, MOST = 0.01, 0.95
 """An object of less or more of the picture has vanished, or leaves no background."""
 FEATHER = 2
 VARIANTS = ("original", "mixed-same", "mixed-rand", "only-fg", "no-fg", "only-bg-b", "only-bg-t")
 
 
-def mask_flag(mask: Mask) -> Flag:
+def mask_flag(mask: Mask) -> MaskFlag:
     """What is wrong with a mask; empty text where nothing is.
 
     >>> mask_flag(np.zeros((4, 4), dtype=bool)), mask_flag(np.eye(4, dtype=bool))

@@ -37,7 +37,7 @@ PARTS = ("train", "test")
 
 
 @dataclass(frozen=True)
-class Variant:
+class DigitVariant:
     """One split of a variant, as factors.
 
     Args:
@@ -140,7 +140,7 @@ def variant(
     *,
     textures: str | None = None,
     seed: int = 0,
-) -> Variant:
+) -> DigitVariant:
     """One split of one variant.
 
     Args:
@@ -165,7 +165,7 @@ def variant(
     last = digit_factors.TEXTURE_SIDE + 2 * digit_factors.TEXTURE_PAD - SIDE
     place = rng.integers(0, last + 1, (2, n, 2))
     tables, mark = _tables(which, textures)
-    return Variant(
+    return DigitVariant(
         which,
         part,
         chosen,
@@ -212,7 +212,7 @@ def _colours(palette: tuple[tuple[int, int, int], ...]) -> Float32[np.ndarray, "
     return np.asarray(palette, np.float32) / 255
 
 
-def independence(split: Variant) -> list[dict[str, float | str]]:
+def independence(split: DigitVariant) -> list[dict[str, float | str]]:
     """χ² test of every pair of factors: a small p says that one tells about the other.
 
     Equation: pearson1900 §5   χ² = Σ (observed − expected)² / expected

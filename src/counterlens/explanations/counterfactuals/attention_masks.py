@@ -12,7 +12,12 @@ from collections.abc import Sequence
 import torch
 
 from counterlens.ball import Seeds, mix, normal
-from counterlens.explanations.counterfactuals.masks import Mask, attended, averaged, from_attention
+from counterlens.explanations.counterfactuals.masks import (
+    SoftMask,
+    attended,
+    averaged,
+    from_attention,
+)
 from counterlens.generators.diffusion.attention import Watch
 from counterlens.generators.diffusion.model import LatentDiffusion
 from counterlens.generators.diffusion.words import carriers
@@ -30,7 +35,7 @@ def attention_masks(
     *,
     seeds: Seeds,
     steps: int = STEPS,
-) -> Mask:
+) -> SoftMask:
     """Soft masks of the objects that the prompts name, 1 on the object.
 
     Equation: digin2024 §D.1   attention to the object's tokens in the noisier half of the times

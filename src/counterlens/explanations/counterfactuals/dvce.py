@@ -25,11 +25,11 @@ from counterlens.generators.diffusion.model import LatentDiffusion, Latents
 from counterlens.generators.diffusion.optimise import Term
 from counterlens.types import Images
 
-Rows = Float[Tensor, "b d"]
+_Rows = Float[Tensor, "b d"]
 
 
 @dataclass(frozen=True)
-class Settings:
+class DvceSettings:
     """How an image is guided.
 
     Args:
@@ -54,7 +54,7 @@ class Settings:
             raise InputError(f"angle is {self.angle}, expected between 0 and 90 degrees.")
 
 
-PAPER = Settings()
+PAPER = DvceSettings()
 
 
 def dvce(
@@ -63,7 +63,7 @@ def dvce(
     term: Term,
     *,
     helper: Term | None = None,
-    settings: Settings = PAPER,
+    settings: DvceSettings = PAPER,
     seeds: Seeds,
     callback: Callable[[int, Images], None] | None = None,
 ) -> Images:
@@ -135,7 +135,7 @@ def rescaled(gradient: Latents, noise: Latents) -> Latents:
     return gradient * factor.view(-1, 1, 1, 1)
 
 
-def cone(vector: Rows, axis: Rows, degrees: float) -> Rows:
+def cone(vector: _Rows, axis: _Rows, degrees: float) -> _Rows:
     """The nearest point of the cone around an axis; inside it the vector itself.
 
     Equation: dvce2022 code   P_{cone(α, v)}(w) = max(0, ⟨w, r⟩) r on the edge,
@@ -160,7 +160,7 @@ def _push(
     noise: Latents,
     term: Term,
     helper: Term | None,
-    settings: Settings,
+    settings: DvceSettings,
     seeds: Seeds,
 ) -> Latents:
     """The guidance: towards the class and towards the image, each as long as the noise says."""
@@ -177,7 +177,7 @@ def _push(
     return settings.towards * rescaled(towards, noise) - settings.near * rescaled(away, noise)
 
 
-def slope_of(term: Term, image: Images, settings: Settings, seeds: Seeds) -> Images:
+def slope_of(term: Term, image: Images, settings: DvceSettings, seeds: Seeds) -> Images:
     """The gradient of the mean over crops of what a term reads, at the image.
 
     Equation: dvce2022 code   ∇ mean_τ log p(target | τ(x))

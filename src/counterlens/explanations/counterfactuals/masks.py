@@ -21,7 +21,7 @@ from counterlens.errors import InputError
 from counterlens.generators.diffusion.attention import Maps
 from counterlens.types import Images
 
-Mask = Float[Tensor, "b 1 h w"]
+SoftMask = Float[Tensor, "b 1 h w"]
 Average = Float[Tensor, "b q q n"]
 """Mean attention of each place to each token."""
 
@@ -69,7 +69,7 @@ def nearest_side(maps: Maps, places: float | None = None) -> int:
     return min(sides, key=lambda side: (abs(side - wanted), -side))
 
 
-def soft_map(attention: Float[Tensor, "b q q"], side: int) -> Mask:
+def soft_map(attention: Float[Tensor, "b q q"], side: int) -> SoftMask:
     """Attention as a soft mask of the image's side.
 
     Equation: digin2024 §D.1   v ← √(max(v − 0.3, 0) / 0.7),  v = attention, scaled to [0, 1]
@@ -80,12 +80,12 @@ def soft_map(attention: Float[Tensor, "b q q"], side: int) -> Mask:
     return ((v - FLOOR).clamp_min(0) / (1 - FLOOR)).sqrt()
 
 
-def from_attention(attention: Float[Tensor, "b q q"], side: int) -> Mask:
+def from_attention(attention: Float[Tensor, "b q q"], side: int) -> SoftMask:
     """The mask of an object from its word's attention."""
     return softened((soft_map(attention, side) > SHOWN).to(attention.dtype))
 
 
-def softened(mask: Mask) -> Mask:
+def softened(mask: SoftMask) -> SoftMask:
     """A mask without specks, a little wider than the object, with soft edges.
 
     Equation: digin2024 §D.1   S = blur(dilate(erode(S)))
@@ -96,7 +96,7 @@ def softened(mask: Mask) -> Mask:
     return blurred(larger, _pixels(BLUR, side) // 2, SPREAD * side)
 
 
-def wider(mask: Mask, size: int) -> Mask:
+def wider(mask: SoftMask, size: int) -> SoftMask:
     """The largest value in a square around each pixel; outside the image there is nothing."""
     before = size // 2
     after = size - 1 - before
@@ -104,7 +104,7 @@ def wider(mask: Mask, size: int) -> Mask:
     return max_pool2d(edge, size, stride=1)
 
 
-def blurred(mask: Mask, radius: int, sigma: float) -> Mask:
+def blurred(mask: SoftMask, radius: int, sigma: float) -> SoftMask:
     """Gaussian blur; the image goes on mirrored beyond its edge."""
     if not radius:
         return mask
@@ -116,20 +116,20 @@ def blurred(mask: Mask, radius: int, sigma: float) -> Mask:
     return conv2d(down, weight.view(1, 1, 1, -1)).clamp(0, 1)
 
 
-def resized(mask: Mask, size: tuple[int, int]) -> Mask:
+def resized(mask: SoftMask, size: tuple[int, int]) -> SoftMask:
     """A mask at another size, such as that of the latents."""
     if mask.shape[-2:] == size:
         return mask
     return interpolate(mask, size, mode="bilinear", antialias=True, align_corners=False).clamp(0, 1)
 
 
-def blank(mask: Mask) -> Bool[Tensor, "b"]:
+def blank(mask: SoftMask) -> Bool[Tensor, "b"]:
     """Which masks show nothing or everything."""
     share = mask.flatten(1).mean(1)
     return (share < NEARLY) | (share > 1 - NEARLY)
 
 
-def check_mask(mask: Mask, *, images: int, name: str = "mask") -> None:
+def check_mask(mask: SoftMask, *, images: int, name: str = "mask") -> None:
     """Refuse a mask that cannot keep anything apart."""
     if mask.ndim != 4 or mask.shape[1] != 1 or len(mask) != images:
         raise InputError(
@@ -147,7 +147,7 @@ def check_mask(mask: Mask, *, images: int, name: str = "mask") -> None:
 
 
 def masked_mean(
-    mask: Mask, a: Float[Tensor, "b c h w"], b: Float[Tensor, "b c h w"]
+    mask: SoftMask, a: Float[Tensor, "b c h w"], b: Float[Tensor, "b c h w"]
 ) -> Float[Tensor, "b"]:
     """The squared distance where the mask is, as a mean over all elements.
 
@@ -156,7 +156,7 @@ def masked_mean(
     return (mask * (a - b).square()).flatten(1).mean(1)
 
 
-def overlay(x: Images, mask: Mask) -> Images:
+def overlay(x: Images, mask: SoftMask) -> Images:
     """Images with what is outside the mask darkened, for people."""
     return x * (0.25 + 0.75 * mask)
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from counterlens.ball import Seeds, uniform
-from counterlens.explanations.counterfactuals.masks import SHOWN, Mask, blank, softened
+from counterlens.explanations.counterfactuals.masks import SHOWN, SoftMask, blank, softened
 from counterlens.models.segmenter import Points, Segment
 from counterlens.types import Flags, Images
 
@@ -28,7 +28,7 @@ class PointSegmenter:
     seeds: Seeds | None = None
 
 
-def draw_points(soft: Mask, seeds: Seeds, *, count: int = COUNT) -> Points:
+def draw_points(soft: SoftMask, seeds: Seeds, *, count: int = COUNT) -> Points:
     """Places where attention exceeds the threshold, apart from each other.
 
     Point k is drawn with p(u) ∝ v(u) · min over j < k of ‖u − u_j‖ where v(u) > 0.35.
@@ -61,8 +61,8 @@ def draw_points(soft: Mask, seeds: Seeds, *, count: int = COUNT) -> Points:
 
 
 def from_points(
-    segment: Segment, x: Images, soft: Mask, seeds: Seeds
-) -> tuple[Mask, Points, Flags]:
+    segment: Segment, x: Images, soft: SoftMask, seeds: Seeds
+) -> tuple[SoftMask, Points, Flags]:
     """The soft masks of what the points lie on, the points, and where the segmenter failed.
 
     It fails where it marks nothing or everything; there attention is the mask.

@@ -17,7 +17,7 @@ from torch import Tensor
 from counterlens.ball import row_seeds
 from counterlens.explanations.counterfactuals.masks import (
     Average,
-    Mask,
+    SoftMask,
     attended,
     averaged,
     check_mask,
@@ -32,14 +32,14 @@ from counterlens.generators.diffusion.attention import Maps, Watch
 from counterlens.generators.diffusion.ddim import Hooks, ddim
 from counterlens.generators.diffusion.model import LatentDiffusion
 from counterlens.generators.diffusion.null_text import RATE, Inversion, invert
-from counterlens.generators.diffusion.optimise import COUNTERFACTUAL, Inputs, Settings
+from counterlens.generators.diffusion.optimise import COUNTERFACTUAL, ChainSettings, Inputs
 from counterlens.generators.diffusion.words import carriers, end_of, words_of
 from counterlens.models.segmenter import Points
 from counterlens.types import Images, Scores
 
 Keep = Literal["background", "object"]
 
-Schedule = tuple[float, float]
+EditSchedule = tuple[float, float]
 """Shares of the steps in which attention is put in, and latents are blended."""
 
 
@@ -65,7 +65,7 @@ class EditSettings:
         reference: repeat the faults of the paper's code in the mixing of words.
     """
 
-    chain: Settings = field(default_factory=lambda: COUNTERFACTUAL)
+    chain: ChainSettings = field(default_factory=lambda: COUNTERFACTUAL)
     keep: Keep = "background"
     inject: tuple[float, ...] = (0.3, 0.4, 0.5)
     blend: tuple[float, ...] = (0.0, 0.3)
@@ -79,7 +79,7 @@ class EditSettings:
     reference: bool = False
 
     @property
-    def schedules(self) -> list[Schedule]:
+    def schedules(self) -> list[EditSchedule]:
         """All pairs."""
         return [(i, b) for i in self.inject for b in self.blend]
 
@@ -93,7 +93,9 @@ UVCE = EditSettings()
 """Of the paper's counterfactuals."""
 ERROR = EditSettings(inject=(0.0,), blend=(0.3,))
 """Of an image that is to become what it is: nothing to exchange, one schedule."""
-NEURON = EditSettings(chain=Settings(cuts=0, sigma=0.0), keep="object", inject=(0.3,), blend=(0.3,))
+NEURON = EditSettings(
+    chain=ChainSettings(cuts=0, sigma=0.0), keep="object", inject=(0.3,), blend=(0.3,)
+)
 """Of the paper's neuron counterfactuals, as its code has them: no cut-outs."""
 
 
@@ -117,7 +119,7 @@ class Prepared:
     inversion: Inversion
     maps: Maps
     words: tuple[dict[str, Float[Tensor, "q q"]], ...]
-    masks: Mask
+    masks: SoftMask
     mask_source: tuple[str, ...]
     points: Points | None = None
 
@@ -150,7 +152,7 @@ def prepare(
     source: Sequence[str],
     objects: Sequence[str],
     *,
-    masks: Mask | PointSegmenter | None = None,
+    masks: SoftMask | PointSegmenter | None = None,
     settings: EditSettings = UVCE,
     callback: Callable[[int, Scores], None] | None = None,
 ) -> Prepared:

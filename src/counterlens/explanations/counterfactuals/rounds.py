@@ -15,13 +15,13 @@ from torch import Tensor
 from counterlens.generators.diffusion.optimise import Ascent, Inputs
 from counterlens.types import Images, Scores
 
-Rows = list[int]
+_Rows = list[int]
 
 
 def go_on(
     first: Ascent,
-    search: Callable[[Rows, Inputs, int], Ascent],
-    worth: Callable[[Rows, Images], Scores],
+    search: Callable[[_Rows, Inputs, int], Ascent],
+    worth: Callable[[_Rows, Images], Scores],
     *,
     enough: float,
     rounds: int,
@@ -73,13 +73,13 @@ def rows_of(given: Inputs, rows: Sequence[int]) -> Inputs:
     return Inputs(given.z[some], given.cond[some], given.null[some])
 
 
-def _put(old: Tensor, rows: Rows, new: Tensor) -> Tensor:
+def _put(old: Tensor, rows: _Rows, new: Tensor) -> Tensor:
     merged = old.clone()
     merged[rows] = new
     return merged
 
 
-def _inputs(old: Inputs, rows: Rows, new: Inputs, which: Sequence[int]) -> Inputs:
+def _inputs(old: Inputs, rows: _Rows, new: Inputs, which: Sequence[int]) -> Inputs:
     some = rows_of(new, which)
     return Inputs(
         _put(old.z, rows, some.z), _put(old.cond, rows, some.cond), _put(old.null, rows, some.null)

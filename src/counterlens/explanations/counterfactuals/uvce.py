@@ -23,16 +23,16 @@ from torch import Tensor
 from counterlens.ball import Seeds
 from counterlens.ball import mix as mixed_seeds
 from counterlens.classifier import Classifier
-from counterlens.explanations.counterfactuals.masks import Mask, masked_mean, resized
+from counterlens.explanations.counterfactuals.masks import SoftMask, masked_mean, resized
 from counterlens.explanations.counterfactuals.pixel import temperature_of
 from counterlens.explanations.counterfactuals.prepare import (
     ERROR,
     NEURON,
     OFFLOAD_ABOVE,
     UVCE,
+    EditSchedule,
     EditSettings,
     Prepared,
-    Schedule,
     prepare,
 )
 from counterlens.explanations.counterfactuals.rounds import go_on
@@ -72,7 +72,7 @@ class Edit:
     scores: Scores
     start_images: Images
     start: Scores
-    schedule: tuple[Schedule, ...]
+    schedule: tuple[EditSchedule, ...]
     inputs: Inputs
     trace: Float[Tensor, "iterates b"]
     prepared: Prepared
@@ -84,7 +84,7 @@ class Edit:
         return self.prepared.inversion.images
 
     @property
-    def masks(self) -> Mask:
+    def masks(self) -> SoftMask:
         """Soft, 1 on the object."""
         return self.prepared.masks
 
@@ -180,7 +180,7 @@ def lighter(settings: EditSettings, number: int) -> EditSettings:
     )  # fmt: skip
 
 
-def distance(prepared: Prepared, held: Mask, settings: EditSettings) -> Penalty:
+def distance(prepared: Prepared, held: SoftMask, settings: EditSettings) -> Penalty:
     """What leaving the image costs where it is held, in latents and in pixels.
 
     Equation: digin2024 (4)   w_VAE mean(M_VAE (ẑ₀ − E(x))²) + w_PX mean(M_PX (x̂ − x)²)
@@ -200,8 +200,8 @@ def hooks_of(
     model: LatentDiffusion,
     prepared: Prepared,
     mix: Mixing,
-    held: Mask,
-    schedule: Sequence[Schedule],
+    held: SoftMask,
+    schedule: Sequence[EditSchedule],
     settings: EditSettings,
 ) -> Hooks:
     """Attention and blending of each image's schedule."""
@@ -216,7 +216,7 @@ def hooks_of(
 
 
 def blending(
-    path: Float[Tensor, "b t c h w"], held: Mask, counts: Sequence[int]
+    path: Float[Tensor, "b t c h w"], held: SoftMask, counts: Sequence[int]
 ) -> Callable[[int, Latents], Latents]:
     """In the first steps the image's own latents are put back where they are held.
 
@@ -240,10 +240,10 @@ def search_schedule(
     terms: Sequence[Term],
     prepared: Prepared,
     mix: Mixing,
-    held: Mask,
+    held: SoftMask,
     penalty: Penalty,
     settings: EditSettings,
-) -> list[Schedule]:
+) -> list[EditSchedule]:
     """For each image the schedule whose start is worth most, before anything is optimised."""
     trials = settings.schedules
     if len(trials) == 1:
@@ -267,9 +267,9 @@ __all__ = [
     "UVCE",
     "Change",
     "Edit",
+    "EditSchedule",
     "EditSettings",
     "Prepared",
-    "Schedule",
     "blending",
     "class_term",
     "distance",

@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from counterlens.errors import InputError
-from counterlens.explanations.edits.variants import Variant
+from counterlens.explanations.edits.variants import EditVariant
 from counterlens.types import Images
 
 
@@ -53,22 +53,22 @@ def colour_variants(
     *,
     hues: Iterable[float] = range(30, 360, 30),
     saturations: Iterable[float] = (0.25, 0.5, 1.5, 2.0),
-) -> tuple[Variant, ...]:
+) -> tuple[EditVariant, ...]:
     """The sweep: hues, saturations, grey, and the five other orders of the channels.
 
     >>> len(colour_variants()), colour_variants()[0].name
     (21, 'hue 30°')
     """
-    sweep = [Variant("hue", f"hue {d:g}°", partial(hue, degrees=d)) for d in hues]
+    sweep = [EditVariant("hue", f"hue {d:g}°", partial(hue, degrees=d)) for d in hues]
     sweep += [
-        Variant("saturation", f"saturation × {f:g}", partial(saturation, factor=f))
+        EditVariant("saturation", f"saturation × {f:g}", partial(saturation, factor=f))
         for f in saturations
     ]
-    sweep.append(Variant("grey", "grey", grey))
+    sweep.append(EditVariant("grey", "grey", grey))
     for order in permutations(range(3)):
         if order != (0, 1, 2):
             name = "".join("RGB"[i] for i in order)
-            sweep.append(Variant("channels", name, partial(swap, order=order)))
+            sweep.append(EditVariant("channels", name, partial(swap, order=order)))
     return tuple(sweep)
 
 

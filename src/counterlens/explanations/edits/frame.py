@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import affine_grid, grid_sample
 
 from counterlens.errors import InputError
-from counterlens.explanations.edits.variants import Variant
+from counterlens.explanations.edits.variants import EditVariant
 from counterlens.types import Images
 
 
@@ -40,7 +40,7 @@ def frame_variants(
     shifts: Iterable[float] = (1 / 32, 1 / 16),
     scales: Iterable[float] = (0.9, 1.1),
     crop: float = 0.9,
-) -> tuple[Variant, ...]:
+) -> tuple[EditVariant, ...]:
     """The sweep: shifts along both axes, scales about the centre, crops at the four corners.
 
     >>> [v.name for v in frame_variants(shifts=[1 / 16], scales=[1.1])]  # doctest: +ELLIPSIS
@@ -52,15 +52,17 @@ def frame_variants(
     for s in shifts:
         for name, right, down in (("right", s, 0), ("left", -s, 0), ("down", 0, s), ("up", 0, -s)):
             sweep.append(
-                Variant("shift", f"{name} {100 * s:.1f} %", partial(shift, right=right, down=down))
+                EditVariant(
+                    "shift", f"{name} {100 * s:.1f} %", partial(shift, right=right, down=down)
+                )
             )
-    sweep += [Variant("scale", f"scale × {f:g}", partial(zoom, factor=f)) for f in scales]
+    sweep += [EditVariant("scale", f"scale × {f:g}", partial(zoom, factor=f)) for f in scales]
     for (down, vertical), (right, side) in product(
         ((-1, "upper"), (1, "lower")), ((-1, "left"), (1, "right"))
     ):
         corner = (float(right), float(down))
         sweep.append(
-            Variant(
+            EditVariant(
                 "crop", f"crop {vertical} {side}", partial(zoom, factor=1 / crop, towards=corner)
             )
         )

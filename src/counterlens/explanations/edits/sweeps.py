@@ -8,13 +8,13 @@ from counterlens.classifier import Classifier
 from counterlens.explanations.counterfactuals.pixel import rows_that_fit, temperature_of
 from counterlens.explanations.edits.colour import colour_variants
 from counterlens.explanations.edits.frame import frame_variants
-from counterlens.explanations.edits.variants import Flips, Variant, flip_numbers, flips
+from counterlens.explanations.edits.variants import EditVariant, Flips, flip_numbers, flips
 from counterlens.images import ImageSet, prepare
 from counterlens.runs import Number
 from counterlens.search import frozen
 from counterlens.types import Images
 
-SWEEPS: dict[str, tuple[str, Callable[[], tuple[Variant, ...]]]] = {
+SWEEPS: dict[str, tuple[str, Callable[[], tuple[EditVariant, ...]]]] = {
     "bias.colour": ("hue, saturation, grey, channel order", colour_variants),
     "bias.frame": ("shifts, scales, crops", frame_variants),
 }
@@ -39,7 +39,7 @@ def edit_numbers(
     return numbers
 
 
-def all_flips(classifier: Classifier, x: Images, variants: Sequence[Variant]) -> Flips:
+def all_flips(classifier: Classifier, x: Images, variants: Sequence[EditVariant]) -> Flips:
     """The flips of many images, batch by batch."""
     device, temperature = classifier.mean.device, temperature_of(classifier)
     with frozen(classifier):

@@ -19,7 +19,7 @@ from counterlens.types import Images
 
 
 @dataclass(frozen=True)
-class Variant:
+class EditVariant:
     """One small edit of an image.
 
     Args:
@@ -45,7 +45,7 @@ class Flips:
         confidences: its confidence.
     """
 
-    variants: tuple[Variant, ...]
+    variants: tuple[EditVariant, ...]
     before: Int[Tensor, "b"]
     sure: Float[Tensor, "b"]
     answers: Int[Tensor, "b v"]
@@ -75,7 +75,7 @@ class Flips:
 
 @torch.no_grad()
 def flips(
-    classifier: Classifier, x: Images, variants: Sequence[Variant], *, temperature: float = 1.0
+    classifier: Classifier, x: Images, variants: Sequence[EditVariant], *, temperature: float = 1.0
 ) -> Flips:
     """Ask about each image and each of its variants."""
     if not variants:

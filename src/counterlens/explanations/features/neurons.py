@@ -22,13 +22,13 @@ from counterlens.classifier import Classifier
 from counterlens.errors import InputError
 from counterlens.explanations.edits.frame import resample
 from counterlens.models.parts import features, head
-from counterlens.objectives import Table, entry, weighted
+from counterlens.objectives import ScoreTable, entry, weighted
 from counterlens.progress import steps as counted
 from counterlens.search import frozen
 from counterlens.search.adam import Moments
 from counterlens.types import Images, Objective, Scores
 
-Kind = Literal["unit", "logit"]
+NeuronKind = Literal["unit", "logit"]
 STEP = 0.05
 KICK = 0.1
 JUDGE_EVERY = 16
@@ -53,7 +53,7 @@ def neuron_pictures(
     classifier: Classifier,
     units: list[int],
     *,
-    kind: Kind = "unit",
+    kind: NeuronKind = "unit",
     steps: int = 256,
     jitter: float = 1 / 16,
     sign: int = 1,
@@ -77,7 +77,7 @@ def neuron_pictures(
     device = classifier.mean.device
     seeds = mix(torch.tensor(units), seed).to(device)  # a unit starts alike in any company
 
-    table: Table = classifier if kind == "logit" else partial(features, classifier)
+    table: ScoreTable = classifier if kind == "logit" else partial(features, classifier)
     activation = weighted((float(sign), entry(table, torch.tensor(units, device=device))))
     size = classifier.preprocess.size
     with frozen(classifier):

@@ -8,18 +8,18 @@ Differs: dropout takes its choice of units as an input, so that an update is a f
 from itertools import pairwise
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional
 
 from counterlens.errors import InputError
+from counterlens.generators.cgn.model import Classes
 from counterlens.generators.cgn.stacked import StackEmbedding, StackLinear, conv
 
 CLASSES = 10
 KEEP_RATE = 0.6  # share of units that dropout leaves
 
-Pictures = Float[Tensor, "b s 3 32 32"]
-Classes = Int[Tensor, "b s"]
+_Layers = Float[Tensor, "b s 3 32 32"]
 
 
 class LinearCritic(nn.Module):
@@ -37,7 +37,7 @@ class LinearCritic(nn.Module):
         self.last = StackLinear(stack, width, 1)
 
     def forward(
-        self, x: Pictures, y: Classes, keep: Bool[Tensor, "2 b s d"]
+        self, x: _Layers, y: Classes, keep: Bool[Tensor, "2 b s d"]
     ) -> Float[Tensor, "b s"]:
         """One score per picture."""
         h = torch.cat([x.flatten(2), self.classes(y)], 2)
@@ -71,7 +71,7 @@ class ConvCritic(nn.Module):
         self.last = conv(stack, 4 * width, 1, 1)
 
     def forward(
-        self, x: Pictures, y: Classes, keep: Bool[Tensor, "2 b s d"]
+        self, x: _Layers, y: Classes, keep: Bool[Tensor, "2 b s d"]
     ) -> Float[Tensor, "b s"]:
         """One score per picture; nothing is dropped."""
         plane = self.classes(y)[..., None, None].expand(-1, -1, 1, 32, 32)

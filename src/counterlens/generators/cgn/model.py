@@ -27,7 +27,7 @@ from counterlens.errors import InputError, first_line
 from counterlens.generators.cgn.stacked import StackEmbedding, StackLinear, StackUp, conv, unstacked
 from counterlens.runs import atomic, read_object, write_json
 
-Part = Literal["object", "background"]
+CgnPart = Literal["object", "background"]
 Shuffle = Literal["shift", "patches", "none"]
 SHUFFLES: tuple[Shuffle, ...] = ("shift", "patches", "none")
 CLASSES = 10
@@ -39,7 +39,7 @@ LEAST = 1e-4
 
 Noise = Float[Tensor, "b s 32"]
 Classes = Int[Tensor, "b s"]
-Masks = Float[Tensor, "b s 1 32 32"]
+ShapeMasks = Float[Tensor, "b s 1 32 32"]
 Fills = Float[Tensor, "b s 3 32 32"]
 Places = Float[Tensor, "b s 16"]
 
@@ -56,7 +56,7 @@ class _Up(nn.Module):
         return functional.leaky_relu(self.norm(self.conv.twice(x)), 0.2)
 
 
-class Shape(nn.Module):
+class ShapeNet(nn.Module):
     """Noise and class to a mask."""
 
     def __init__(self, stack: int, width: int) -> None:
@@ -66,7 +66,7 @@ class Shape(nn.Module):
         self.up1 = _Up(stack, 2 * width, width)
         self.up2 = _Up(stack, width, 1)
 
-    def forward(self, inside: Float[Tensor, "b s d"]) -> Masks:
+    def forward(self, inside: Float[Tensor, "b s d"]) -> ShapeMasks:
         """Masks in [1e-4, 1 − 1e-4]; the clamp stops gradients outside, as in the code.
 
         Equation: cgn2021 §A   m = clamp(IN(up(IN(up(IN(linear([u, e_y])))))))
@@ -106,7 +106,7 @@ class CGN(nn.Module):
             raise InputError(f"shuffle is {shuffle!r}, expected one of {', '.join(SHUFFLES)}.")
         self.stack, self.shuffle = stack, shuffle
         self.classes = StackEmbedding(stack, CLASSES, CLASSES)
-        self.shape = Shape(stack, width)
+        self.shape = ShapeNet(stack, width)
         self.object = Texture(stack, width)
         self.background = Texture(stack, width)
 
@@ -117,12 +117,12 @@ class CGN(nn.Module):
         behind = shuffled(self.background(inside), places[:, :, 1], self.shuffle)
         return self.shape(inside), front, behind
 
-    def masks(self, u: Noise, y: Classes) -> Masks:
+    def masks(self, u: Noise, y: Classes) -> ShapeMasks:
         """Masks of digits y."""
-        out: Masks = self.shape(torch.cat([u, self.classes(y)], 2))
+        out: ShapeMasks = self.shape(torch.cat([u, self.classes(y)], 2))
         return out
 
-    def fills(self, part: Part, u: Noise, y: Classes, places: Places) -> Fills:
+    def fills(self, part: CgnPart, u: Noise, y: Classes, places: Places) -> Fills:
         """Object or background textures of classes y, shuffled."""
         mechanism = self.object if part == "object" else self.background
         out = mechanism(torch.cat([u, self.classes(y)], 2))

@@ -18,7 +18,7 @@ from torch.nn import functional
 from counterlens.errors import InputError
 from counterlens.generators.cgn import patches
 
-StateDict = Mapping[str, Tensor]
+_Weights = Mapping[str, Tensor]
 Form = Literal["grouped", "apart", "matmul"]
 FORMS: tuple[Form, ...] = get_args(Form)
 
@@ -130,7 +130,7 @@ def conv(stack: int, cin: int, cout: int, size: int, stride: int = 1, pad: int =
     return StackConv(stack * cin, stack * cout, size, stride, pad, groups=stack, bias=False)
 
 
-def stacked(states: Sequence[StateDict]) -> dict[str, Tensor]:
+def stacked(states: Sequence[_Weights]) -> dict[str, Tensor]:
     """The weights of a stack from those of its networks."""
     return {
         key: torch.cat([state[key] for state in states]) if value.ndim else value
@@ -138,7 +138,7 @@ def stacked(states: Sequence[StateDict]) -> dict[str, Tensor]:
     }
 
 
-def unstacked(state: StateDict, stack: int) -> list[dict[str, Tensor]]:
+def unstacked(state: _Weights, stack: int) -> list[dict[str, Tensor]]:
     """The weights of each network of a stack."""
     parts = {key: value.chunk(stack) if value.ndim else value for key, value in state.items()}
     return [

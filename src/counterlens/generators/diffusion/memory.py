@@ -18,7 +18,7 @@ from counterlens.errors import InputError
 from counterlens.generators.diffusion.ddim import guided_noise
 from counterlens.generators.diffusion.meter import Need, needed
 from counterlens.generators.diffusion.model import LatentDiffusion
-from counterlens.generators.diffusion.optimise import Inputs, Settings, Term, augmented
+from counterlens.generators.diffusion.optimise import ChainSettings, Inputs, Term, augmented
 from counterlens.generators.diffusion.recompute import StoredSteps
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
@@ -76,7 +76,7 @@ def rows_at_a_time(model: LatentDiffusion) -> int:
 def steps_to_keep(
     model: LatentDiffusion,
     start: Inputs,
-    settings: Settings,
+    settings: ChainSettings,
     budget: int,
     terms: Sequence[Term] = (),
 ) -> tuple[int | Literal["blocks"], int]:
@@ -117,7 +117,7 @@ def at_most(step: Need, picture: Need, stored: int) -> int:
 
 
 def measure(
-    model: LatentDiffusion, one: Inputs, settings: Settings, terms: Sequence[Term] = ()
+    model: LatentDiffusion, one: Inputs, settings: ChainSettings, terms: Sequence[Term] = ()
 ) -> tuple[Need, Need]:
     """Bytes of one step, and of one decoded image with the networks' outputs on its cut-outs."""
     time = model.schedule.times(settings.steps)[-1]

@@ -22,7 +22,7 @@ from counterlens.errors import InputError
 from counterlens.generators.diffusion.ddim import guided, original, repeated, step
 from counterlens.generators.diffusion.model import Cond, LatentDiffusion, Latents
 from counterlens.generators.diffusion.optimise import Inputs
-from counterlens.search.adam import Group, Iterate, Variables, adam
+from counterlens.search.adam import Iterate, VariableGroup, Variables, adam
 from counterlens.types import Images, Scores
 
 RATE = 0.01
@@ -162,7 +162,7 @@ def _optimise_null_text(
         worth = -(reached - mark).square().flatten(1).mean(1)
         return Iterate(worth, worth, noise)
 
-    group = {"null": Group(null, settings.rate)}
+    group = {"null": VariableGroup(null, settings.rate)}
     result, best = adam(evaluate, group, steps=settings.inner, enough=-settings.enough)
     noise = result.points
     return step(z, noise, alpha, after), original(z, noise, alpha), best["null"], -result.scores

@@ -24,12 +24,12 @@ from counterlens.generators.diffusion.ddim import Conds, Hooks, ddim, repeated
 from counterlens.generators.diffusion.model import LatentDiffusion, Latents
 from counterlens.generators.diffusion.recompute import StoredSteps, blocks_again
 from counterlens.objectives import Labelled
-from counterlens.search.adam import Group, Iterate, Variables, adam
+from counterlens.search.adam import Iterate, VariableGroup, Variables, adam
 from counterlens.types import Images, Scores
 
 
 @dataclass(frozen=True)
-class Settings:
+class ChainSettings:
     """How inputs are optimised.
 
     Args:
@@ -53,9 +53,9 @@ class Settings:
     last: int = 3
 
 
-COUNTERFACTUAL = Settings()
+COUNTERFACTUAL = ChainSettings()
 """Those of the paper's visual counterfactuals and neuron pictures."""
-DISAGREEMENT = Settings(
+DISAGREEMENT = ChainSettings(
     steps=25, updates=15, text_rate=0.025, noise_rate=0.00025, schedule="cosine", clip=0.05,
     sigma=0.05,
 )  # fmt: skip
@@ -164,7 +164,7 @@ def ascend(
     start: Inputs,
     terms: Sequence[Term],
     *,
-    settings: Settings = COUNTERFACTUAL,
+    settings: ChainSettings = COUNTERFACTUAL,
     seeds: Seeds,
     stored: StoredSteps = None,
     callback: Callable[[int, Iterate], None] | None = None,
@@ -218,13 +218,13 @@ def ascend(
     )
 
 
-def _groups(start: Inputs, settings: Settings) -> dict[str, Group]:
+def _groups(start: Inputs, settings: ChainSettings) -> dict[str, VariableGroup]:
     """What is optimised and how fast; the noise keeps the length it begins with."""
     length = start.z.flatten(1).norm(dim=1)
     return {
-        "z": Group(start.z, settings.noise_rate, lambda z: rescaled(z, length)),
-        "cond": Group(start.cond, settings.text_rate),
-        "null": Group(start.null, settings.text_rate),
+        "z": VariableGroup(start.z, settings.noise_rate, lambda z: rescaled(z, length)),
+        "cond": VariableGroup(start.cond, settings.text_rate),
+        "null": VariableGroup(start.null, settings.text_rate),
     }
 
 
@@ -258,7 +258,7 @@ def judge(terms: Sequence[Term], x: Images, z: Latents, penalty: Penalty | None 
 def augmented(
     terms: Sequence[Term],
     x: Images,
-    settings: Settings,
+    settings: ChainSettings,
     seeds: Seeds,
     *,
     part: int | None = None,
@@ -286,7 +286,7 @@ def _raised(
     model: LatentDiffusion,
     terms: Sequence[Term],
     originals: Sequence[Latents],
-    settings: Settings,
+    settings: ChainSettings,
     seeds: Seeds,
     penalty: Penalty | None,
     *,

@@ -26,7 +26,7 @@ START, END = "<|startoftext|>", "<|endoftext|>"
 
 
 @dataclass(frozen=True)
-class Shape:
+class TinyShape:
     """Sizes of a small model.
 
     Args:
@@ -57,7 +57,7 @@ class Shape:
     schedule: str = "stable-diffusion"
 
 
-def build(shape: Shape, captions: Sequence[str], *, seed: int = 0) -> LatentDiffusion:
+def build(shape: TinyShape, captions: Sequence[str], *, seed: int = 0) -> LatentDiffusion:
     """A model with random weights and a tokenizer that knows the captions' words."""
     diffusers, transformers = libraries()
     tokenizer = make_tokenizer(captions, merges=shape.merges, tokens=shape.tokens)

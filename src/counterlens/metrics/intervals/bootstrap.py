@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Bool
 
 from counterlens.metrics.intervals.closed_form import (
-    Counts,
+    ResampleCounts,
     Vector,
     bca,
     percentile,
@@ -33,7 +33,7 @@ def aurra_interval(
     starts = np.flatnonzero(np.r_[True, key[1:] != key[:-1]])
     ranks = np.arange(1, n + 1)
 
-    def statistic(counts: Counts) -> Vector:
+    def statistic(counts: ResampleCounts) -> Vector:
         rows = len(counts)
         if len(starts) == n:
             weight = np.broadcast_to(hit, (rows, n))
@@ -62,7 +62,7 @@ def aupr_interval(
     upto_known = np.searchsorted(known, at, side="right")
     upto_unknown = np.searchsorted(unknown, at, side="right")
 
-    def statistic(known_counts: Counts, unknown_counts: Counts) -> Vector:
+    def statistic(known_counts: ResampleCounts, unknown_counts: ResampleCounts) -> Vector:
         false = _upto(known_counts, upto_known) / len(known)
         recall = _upto(unknown_counts, upto_unknown) / len(unknown)
         step = np.diff(recall, axis=1, prepend=0.0)
@@ -90,7 +90,7 @@ def fpr95_interval(
     rank = accepted_count(len(known), keep)
     accepted = len(unknown) - np.searchsorted(unknown, known, side="left")  # by threshold
 
-    def statistic(known_counts: Counts, unknown_counts: Counts) -> Vector:
+    def statistic(known_counts: ResampleCounts, unknown_counts: ResampleCounts) -> Vector:
         threshold = (np.cumsum(known_counts, axis=1) < rank).sum(1)
         total = np.cumsum(unknown_counts[:, ::-1], axis=1)
         total = np.concatenate([np.zeros_like(total[:, :1]), total], axis=1)
@@ -106,7 +106,7 @@ def _tail(values: Vector) -> Vector:
     return np.cumsum(values[::-1])[::-1]
 
 
-def _upto(counts: Counts, ends: np.ndarray) -> np.ndarray:
+def _upto(counts: ResampleCounts, ends: np.ndarray) -> np.ndarray:
     total = np.cumsum(counts, axis=1)
     total = np.concatenate([np.zeros_like(total[:, :1]), total], axis=1)
     return np.asarray(total[:, ends], dtype=np.float64)

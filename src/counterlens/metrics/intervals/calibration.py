@@ -24,7 +24,7 @@ import numpy as np
 from scipy.special import ndtr, ndtri
 
 from counterlens.metrics.calibration import Bins
-from counterlens.metrics.intervals.closed_form import LEVEL, Vector, Whole, holding
+from counterlens.metrics.intervals.closed_form import LEVEL, Vector, _Integers, holding
 
 _DRAWS = 1000
 _NORMAL = 9.0  # a binomial of this variance is simulated as a normal
@@ -124,7 +124,7 @@ class _World:
         return np.asarray(np.sqrt(square / self.total))
 
 
-def shrunken_gaps(accuracy: Vector, confidence: Vector, n: Vector | Whole) -> Vector:
+def shrunken_gaps(accuracy: Vector, confidence: Vector, n: Vector | _Integers) -> Vector:
     """The gap of each bin, shrunk towards a parabola in confidence.
 
     Equation: dersimonian1986 (8)   τ² = max(0, (Q − (M − 3)) / (Σ w − Σ w² / Σ w)), shrink by

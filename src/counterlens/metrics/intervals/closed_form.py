@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from jaxtyping import Float64, Int
+from jaxtyping import Bool, Float64, Int
 from scipy.special import ndtr, ndtri
 from scipy.stats import rankdata
 
@@ -19,9 +19,10 @@ from counterlens.errors import InputError
 
 LEVEL = 0.95
 REPLICATES = 1000
+BoolArray = Bool[np.ndarray, "_"]
 Vector = Float64[np.ndarray, "_"]  # one value per image; the axis has no name, for sets differ
-Whole = Int[np.ndarray, "_"]
-Counts = Int[np.ndarray, "_ _"]  # replicate × image
+_Integers = Int[np.ndarray, "_"]
+ResampleCounts = Int[np.ndarray, "_ _"]  # replicate × image
 Statistic = Callable[..., Vector]
 """From how often each image was drawn, one array of counts per set, to one value per replicate."""
 Z = float(ndtri(0.5 + LEVEL / 2))
@@ -132,7 +133,7 @@ def replicates(
     return np.concatenate(values)[:count]
 
 
-def _draw(rng: np.random.Generator, rows: int, n: int) -> Counts:
+def _draw(rng: np.random.Generator, rows: int, n: int) -> ResampleCounts:
     picked = rng.integers(0, n, size=(rows, n), dtype=np.int64)
     picked += n * np.arange(rows)[:, None]
     return np.bincount(picked.ravel(), minlength=rows * n).reshape(rows, n)

@@ -13,7 +13,7 @@ from scipy.stats import beta, binom
 from counterlens.runs import Number
 
 Right = Bool[np.ndarray, "n"]
-Codes = Int64[np.ndarray, "n"]
+GroupIds = Int64[np.ndarray, "n"]
 ALPHA = 0.05
 
 
@@ -47,7 +47,7 @@ def exact_bounds(hits: int, n: int, alpha: float) -> tuple[float, float]:
     return low, high
 
 
-def worst_change(before: Right, after: Right, groups: Codes) -> Number:
+def worst_change(before: Right, after: Right, groups: GroupIds) -> Number:
     """Change of the worst group's accuracy, with bounds that hold whichever group is worst.
 
     Let a_g and a'_g be the accuracies before and after, d_g = a'_g − a_g, g the worst group after

@@ -16,7 +16,7 @@ from counterlens.checks import check_labels
 from counterlens.metrics.answers import check_finite_logits, judge
 from counterlens.metrics.calibration import width_bins
 from counterlens.metrics.intervals.calibration import shrunken_gaps
-from counterlens.metrics.intervals.closed_form import Counts, Vector, Z, holding, replicates
+from counterlens.metrics.intervals.closed_form import ResampleCounts, Vector, Z, holding, replicates
 from counterlens.metrics.temperature import (
     BINS,
     HIGHEST,
@@ -59,7 +59,7 @@ def by_ece_with_interval(
     conf_cells = _sparse(cells, confidence)
     rng = np.random.default_rng([seed, 1])
 
-    def statistic(counts: Counts) -> Vector:
+    def statistic(counts: ResampleCounts) -> Vector:
         hits = rng.binomial(counts, accuracy)
         gaps = hit_cells @ hits.T.astype(np.float64) - conf_cells @ counts.T.astype(np.float64)
         errors = np.abs(gaps).reshape(len(at), BINS, -1).sum(1)

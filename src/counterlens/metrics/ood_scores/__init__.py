@@ -8,7 +8,7 @@ from counterlens.metrics.ood_scores.fitted import (
     FEATURE_SCORES,
     SCORES,
     FittedScore,
-    Head,
+    LinearHead,
     fit,
     parse_scores,
 )
@@ -25,7 +25,7 @@ __all__ = [
     "SCORES",
     "Difference",
     "FittedScore",
-    "Head",
+    "LinearHead",
     "auroc_replicates",
     "differences",
     "fit",

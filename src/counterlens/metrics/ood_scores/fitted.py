@@ -48,17 +48,17 @@ ALIASES = {  # of OpenOOD and pytorch-ood
     "ashb": "ash_b",
     "ashs": "ash_s",
 }
-Rows = Float[Tensor, "n d"]
+_Rows = Float[Tensor, "n d"]
 
 
 @dataclass(frozen=True)
-class Head:
+class LinearHead:
     """The last linear layer: logits = features · weightᵀ + bias, float64."""
 
     weight: Float[Tensor, "k d"]
     bias: Float[Tensor, "k"]
 
-    def logits(self, features: Rows) -> Logits:
+    def logits(self, features: _Rows) -> Logits:
         """What leaves the layer."""
         return features.double() @ self.weight.T + self.bias
 
@@ -75,7 +75,7 @@ class FittedScore:
 
     name: str
     text: str
-    score: Callable[[Rows], Tensor]
+    score: Callable[[_Rows], Tensor]
 
 
 def parse_scores(text: str | Sequence[str]) -> tuple[str, ...]:
@@ -101,7 +101,7 @@ def parse_scores(text: str | Sequence[str]) -> tuple[str, ...]:
     return SCORES if "all" in wanted else tuple(name for name in SCORES if name in wanted)
 
 
-def fit(name: str, features: Rows, labels: Labels, head: Head) -> FittedScore:
+def fit(name: str, features: _Rows, labels: Labels, head: LinearHead) -> FittedScore:
     """Fit one score.
 
     Args:
@@ -147,13 +147,13 @@ def fit(name: str, features: Rows, labels: Labels, head: Head) -> FittedScore:
     raise InputError(f"no fitted OOD score {name!r}, expected one of {', '.join(SCORES)}.")
 
 
-def _thinned(bank: Rows, most: int = 10_000_000) -> Tensor:
+def _thinned(bank: _Rows, most: int = 10_000_000) -> Tensor:
     """The values of evenly spaced rows: torch's quantile takes 16 million at most."""
     rows = max(1, min(len(bank), most // bank.shape[1]))
     return bank[torch.linspace(0, len(bank) - 1, rows).round().long()].flatten()
 
 
-def _gaussian(name: str, bank: Rows, labels: Labels) -> FittedScore:
+def _gaussian(name: str, bank: _Rows, labels: Labels) -> FittedScore:
     known = labels >= 0
     classes = torch.unique(labels[known])
     if not len(classes):
@@ -177,14 +177,14 @@ def _gaussian(name: str, bank: Rows, labels: Labels) -> FittedScore:
     )
 
 
-def _precision(centred: Rows) -> tuple[Tensor, bool]:
+def _precision(centred: _Rows) -> tuple[Tensor, bool]:
     """Inverse of the empirical covariance and whether it has full rank."""
     covariance = centred.T @ centred / len(centred)
     rank = int(torch.linalg.matrix_rank(covariance, hermitian=True))
     return torch.linalg.pinv(covariance, hermitian=True), rank == len(covariance)
 
 
-def _vim(bank: Rows, head: Head) -> FittedScore:
+def _vim(bank: _Rows, head: LinearHead) -> FittedScore:
     width, fewest = bank.shape[1], min(bank.shape)
     size = 1000 if width >= 2048 else 512
     size = size if size < fewest else max(1, fewest // 2)

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from counterlens.types import Logits, Scores
 
-Features = Float[Tensor, "b d"]
-Square = Float[Tensor, "d d"]
+_Features = Float[Tensor, "b d"]
+_Square = Float[Tensor, "d d"]
 
 
 def msp(logits: Logits) -> Scores:
@@ -53,7 +53,7 @@ def entropy(logits: Logits) -> Scores:
     return (logs.exp() * logs).sum(1)
 
 
-def knn(features: Features, bank: Float[Tensor, "m d"], k: int) -> Scores:
+def knn(features: _Features, bank: Float[Tensor, "m d"], k: int) -> Scores:
     """Negative distance to the k-th nearest of the fitted images, features of unit length.
 
     Equation: knn2022 kNN   s = −‖φ/‖φ‖ − (φ/‖φ‖)_(k)‖₂
@@ -63,7 +63,7 @@ def knn(features: Features, bank: Float[Tensor, "m d"], k: int) -> Scores:
     return -torch.cat(parts)
 
 
-def mahalanobis(features: Features, means: Float[Tensor, "k d"], precision: Square) -> Scores:
+def mahalanobis(features: _Features, means: Float[Tensor, "k d"], precision: _Square) -> Scores:
     """Negative squared Mahalanobis distance to the nearest class mean.
 
     Equation: mahalanobis2018 Mahalanobis   s = max_c −(φ − μ_c)ᵀ Σ⁻¹ (φ − μ_c)
@@ -76,11 +76,11 @@ def mahalanobis(features: Features, means: Float[Tensor, "k d"], precision: Squa
 
 
 def relative_mahalanobis(
-    features: Features,
+    features: _Features,
     means: Float[Tensor, "k d"],
-    precision: Square,
+    precision: _Square,
     mean: Float[Tensor, "d"],
-    whole: Square,
+    whole: _Square,
 ) -> Scores:
     """Mahalanobis score less that of one Gaussian over all classes.
 
@@ -90,7 +90,7 @@ def relative_mahalanobis(
 
 
 def vim(
-    features: Features,
+    features: _Features,
     logits: Logits,
     origin: Float[Tensor, "d"],
     residual: Float[Tensor, "d r"],
@@ -105,7 +105,7 @@ def vim(
     return energy(logits) - alpha * length
 
 
-def clip(features: Features, ceiling: float) -> Features:
+def clip(features: _Features, ceiling: float) -> _Features:
     """ReAct: no feature above the ceiling.
 
     Equation: react2021 ReAct   φ̄ = min(φ, c)
@@ -113,7 +113,7 @@ def clip(features: Features, ceiling: float) -> Features:
     return features.double().clamp_max(ceiling)
 
 
-def ash_s(features: Features, percentile: float) -> Features:
+def ash_s(features: _Features, percentile: float) -> _Features:
     """Keep the largest features of each image and scale them up.
 
     Equation: ash2023 ASH-S   φ̄ = top(φ) · exp(s₁/s₂), s₁ and s₂ sums before and after
@@ -123,7 +123,7 @@ def ash_s(features: Features, percentile: float) -> Features:
     return pruned * scale.nan_to_num(0.0, 0.0, 0.0).clamp_max(700.0).exp()
 
 
-def ash_b(features: Features, percentile: float) -> Features:
+def ash_b(features: _Features, percentile: float) -> _Features:
     """Keep the largest features of each image, all set to one value of the same sum.
 
     Equation: ash2023 ASH-B   φ̄ = s₁/k where φ is among the k largest, else 0
@@ -133,7 +133,7 @@ def ash_b(features: Features, percentile: float) -> Features:
     return chosen.double() * (values.sum(1, keepdim=True) / count)
 
 
-def _pruned(features: Features, percentile: float) -> tuple[Tensor, Tensor, Tensor]:
+def _pruned(features: _Features, percentile: float) -> tuple[Tensor, Tensor, Tensor]:
     """Features in float64, which are among the largest of their image, and these alone."""
     values = features.double()
     count = max(1, values.shape[1] - round(values.shape[1] * percentile / 100))

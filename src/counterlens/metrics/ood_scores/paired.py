@@ -13,7 +13,7 @@ from jaxtyping import Float64
 from counterlens.metrics.intervals.closed_form import (
     LEVEL,
     REPLICATES,
-    Counts,
+    ResampleCounts,
     Vector,
     holding,
     replicates,
@@ -48,7 +48,7 @@ def auroc_replicates(
         below, upto = (np.searchsorted(scores[order], values, side=s) for s in ("left", "right"))
         sets.append((order, below, upto))
 
-    def statistic(known_counts: Counts, *unknown_counts: Counts) -> Vector:
+    def statistic(known_counts: ResampleCounts, *unknown_counts: ResampleCounts) -> Vector:
         drawn = known_counts[:, known]
         areas = np.zeros(len(drawn))
         for counts, (order, below, upto) in zip(unknown_counts, sets, strict=True):

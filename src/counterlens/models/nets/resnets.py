@@ -21,7 +21,7 @@ from counterlens.models.nets.digit_net import DigitNet
 ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "silu": nn.SiLU}
 
 
-class Gate(nn.Module):
+class ChannelGate(nn.Module):
     """Squeeze and excitation: channels are weighed by what the whole picture holds."""
 
     def __init__(self, width: int, *, reduction: int = 16) -> None:
@@ -85,7 +85,7 @@ class Bottleneck(nn.Module):
         self.bn2 = nn.BatchNorm2d(inner)
         self.conv3 = nn.Conv2d(inner, cout, 1, bias=False)
         self.bn3 = nn.BatchNorm2d(cout)
-        self.gate = Gate(cout) if gated else nn.Identity()
+        self.gate = ChannelGate(cout) if gated else nn.Identity()
         self.act = act()
         self.shortcut = _shortcut(cin, cout, stride)
 

@@ -16,11 +16,11 @@ import torch
 from torch import Tensor, nn
 
 from counterlens.models.nets.resnets import build
-from counterlens.models.weights import State
+from counterlens.models.weights import Weights
 
 
 @dataclass(frozen=True)
-class Layout:
+class WeightsLayout:
     """What a file of weights is for.
 
     Args:
@@ -87,7 +87,7 @@ class PreActResNet18(nn.Module):
         return out
 
 
-def recognise(state: State) -> Layout | None:
+def recognise(state: Weights) -> WeightsLayout | None:
     """The layout of these weights, or None where it is none of ours."""
     if "block1.layer.0.conv1.weight" in state:
         return _wide(state)
@@ -99,13 +99,15 @@ def recognise(state: State) -> Layout | None:
         return _small_resnet(state)
     if "linear.weight" in state:
         late = "bn.weight" in state
-        return Layout("preactresnet-18", lambda k: PreActResNet18(k, late=late), str, "linear")
+        return WeightsLayout(
+            "preactresnet-18", lambda k: PreActResNet18(k, late=late), str, "linear"
+        )
     if "fc.weight" in state and state["conv1.weight"].shape[-1] == 7:
         return _large_resnet(state)
     return None
 
 
-def _wide(state: State) -> Layout:
+def _wide(state: Weights) -> WeightsLayout:
     blocks = _count(state, r"block1\.layer\.(\d+)\.")
     depth, width = 6 * blocks + 4, state["block1.layer.0.conv1.weight"].shape[0] // 16
     outer = {"bn1": "bn", "fc": "linear", "conv1": "conv1"}
@@ -121,10 +123,10 @@ def _wide(state: State) -> Layout:
         return f"blocks.{place}.{inner[3].replace('convShortcut', 'shortcut')}.{inner[4]}"
 
     architecture = {"kind": "wideresnet", "depth": depth, "width": width}
-    return Layout(f"wrn-{depth}-{width}", lambda k: build(architecture, k), rename, "fc")
+    return WeightsLayout(f"wrn-{depth}-{width}", lambda k: build(architecture, k), rename, "fc")
 
 
-def _wide_same(state: State) -> Layout:
+def _wide_same(state: Weights) -> WeightsLayout:
     blocks = _count(state, r"layer\.0\.block\.(\d+)\.")
     depth, width = 6 * blocks + 4, state["layer.0.block.0.conv_0.weight"].shape[0] // 16
     outer = {"init_conv": "conv1", "batchnorm": "bn", "logits": "linear"}
@@ -145,7 +147,7 @@ def _wide_same(state: State) -> Layout:
     def make(classes: int) -> nn.Module:
         return pad_like_tensorflow(build(architecture, classes))
 
-    return Layout(f"wrn-{depth}-{width}", make, rename, "logits", normalised=True)
+    return WeightsLayout(f"wrn-{depth}-{width}", make, rename, "logits", normalised=True)
 
 
 def pad_like_tensorflow(net: nn.Module) -> nn.Module:
@@ -159,16 +161,16 @@ def pad_like_tensorflow(net: nn.Module) -> nn.Module:
     return net
 
 
-def _small_resnet(state: State) -> Layout:
+def _small_resnet(state: Weights) -> WeightsLayout:
     bottleneck = "layer1.0.conv3.weight" in state
     deep = _count(state, r"layer3\.(\d+)\.") == 6
     depth = 50 if bottleneck else 34 if deep else 18
-    return Layout(
+    return WeightsLayout(
         f"resnet-{depth}", lambda k: build({"kind": f"resnet{depth}"}, k), str, head="linear"
     )
 
 
-def _large_resnet(state: State) -> Layout | None:
+def _large_resnet(state: Weights) -> WeightsLayout | None:
     from torchvision import models
 
     bottleneck = "layer1.0.conv3.weight" in state
@@ -191,8 +193,8 @@ def _large_resnet(state: State) -> Layout | None:
         net: nn.Module = models.get_model(name, weights=None, num_classes=classes)
         return net
 
-    return Layout(name, make, str, "fc", trained_on="imagenet", normalised=True)
+    return WeightsLayout(name, make, str, "fc", trained_on="imagenet", normalised=True)
 
 
-def _count(state: State, pattern: str) -> int:
+def _count(state: Weights, pattern: str) -> int:
     return len({match[1] for key in state if (match := re.match(pattern, key))})

@@ -75,7 +75,7 @@ def load_clip(spec: ModelSpec) -> Classifier:
     table = embed(model, open_clip.get_tokenizer(spec.name), texts, templates)
     scale = 1.0 if raw else float(model.logit_scale.detach().exp())
     return Classifier(
-        ZeroShot(_Image(model), table, scale),
+        ZeroShot(_ImageHalf(model), table, scale),
         classes,
         *_normalisation(model),
         preprocess=_preprocess(model),
@@ -120,7 +120,7 @@ def embed(
     return torch.stack(rows)
 
 
-class _Image(nn.Module):
+class _ImageHalf(nn.Module):
     """The image half of a CLIP model."""
 
     def __init__(self, model: Any) -> None:

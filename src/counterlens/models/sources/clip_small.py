@@ -29,7 +29,7 @@ from counterlens.types import Images, Preprocess
 MEAN, STD = (0.5, 0.5, 0.5), (0.25, 0.25, 0.25)
 
 
-class Pair(nn.Module):
+class ImageTextPair(nn.Module):
     """Images and token ids to embeddings of both and the logarithm of the scale."""
 
     def __init__(self, model: nn.Module) -> None:
@@ -56,7 +56,7 @@ class Pair(nn.Module):
         return self.text(ids)
 
 
-def build_pair(tokenizer: Any, sizes: Mapping[str, int], *, seed: int = 0) -> Pair:
+def build_pair(tokenizer: Any, sizes: Mapping[str, int], *, seed: int = 0) -> ImageTextPair:
     """A pair with random weights.
 
     Args:
@@ -80,10 +80,12 @@ def build_pair(tokenizer: Any, sizes: Mapping[str, int], *, seed: int = 0) -> Pa
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return Pair(transformers.CLIPModel(config))
+        return ImageTextPair(transformers.CLIPModel(config))
 
 
-def save_pair(pair: Pair, tokenizer: Any, folder: Path, *, card: Mapping[str, Any]) -> None:
+def save_pair(
+    pair: ImageTextPair, tokenizer: Any, folder: Path, *, card: Mapping[str, Any]
+) -> None:
     """Write the folder in half precision; the card last."""
     half = nn.Module.to(copy.deepcopy(pair.model).cpu(), torch.float16)
     half.save_pretrained(folder, safe_serialization=True)  # type: ignore[operator]
@@ -98,7 +100,7 @@ def load_pair(folder: Path, wanted: str) -> Classifier:
     _, transformers = libraries()
     card = read_object(folder / "card.json")
     model = transformers.CLIPModel.from_pretrained(folder)
-    pair = Pair(nn.Module.to(model.eval(), dtype=torch.float32))
+    pair = ImageTextPair(nn.Module.to(model.eval(), dtype=torch.float32))
     tokenizer = transformers.CLIPTokenizer.from_pretrained(folder)
     texts, classes, raw = words_of(wanted or ",".join(card["classes"]))
     templates = ("{}",) if raw else tuple(t.replace("{}", "a {}") for t in captions.TEMPLATES)
@@ -126,7 +128,7 @@ def _tokens(tokenizer: Any) -> Any:
 class _Image(nn.Module):
     """The image half."""
 
-    def __init__(self, pair: Pair) -> None:
+    def __init__(self, pair: ImageTextPair) -> None:
         super().__init__()
         self.vision_model = pair.model.vision_model
         self.visual_projection = pair.model.visual_projection

@@ -44,7 +44,7 @@ ASSUMED = (
     "the file does not state mean and std: it gets pixels in [0, 1] as they are; where that is "
     "wrong, write them into FILE.json"
 )
-Shape = tuple[int | None, ...]
+InputShape = tuple[int | None, ...]
 """Batch, channels, height, width; None where the file leaves one open."""
 
 
@@ -89,7 +89,7 @@ def wrap(
     path: Path,
     facts: Mapping[str, Any],
     *,
-    shape: Shape,
+    shape: InputShape,
     card: Mapping[str, Any],
 ) -> Classifier:
     """The classifier of a network out of a file.
@@ -145,7 +145,7 @@ def as_logits(out: object) -> Tensor:
     return tensor.float()
 
 
-def _sides(shape: Shape, path: Path) -> list[int]:
+def _sides(shape: InputShape, path: Path) -> list[int]:
     height, width = shape[2], shape[3]
     if height is None or width is None:
         raise InputError(

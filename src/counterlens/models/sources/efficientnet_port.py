@@ -9,7 +9,7 @@ import re
 
 from torch import nn
 
-from counterlens.models.weights import State
+from counterlens.models.weights import Weights
 
 _OUTER = {
     "_conv_stem": "conv_stem",
@@ -38,17 +38,17 @@ _PLAIN = {  # the first stage widens nothing, so its blocks lack the first convo
 }
 
 
-def is_port(state: State) -> bool:
+def is_port(state: Weights) -> bool:
     """Whether the weights carry the port's names."""
     return "_conv_stem.weight" in state and "_fc.weight" in state
 
 
-def rename_port(state: State, net: nn.Module) -> State:
+def rename_port(state: Weights, net: nn.Module) -> Weights:
     """The same tensors under timm's names; a name without a counterpart stays, to be reported."""
     stages = net.get_submodule("blocks")
     places = [f"blocks.{s}.{i}" for s, stage in stages.named_children() for i in _indices(stage)]
     expanding = {int(k.split(".")[1]) for k in state if "._expand_conv." in k}
-    renamed: State = {}
+    renamed: Weights = {}
     for key, value in state.items():
         renamed[_renamed(key, places, expanding)] = value
     return renamed

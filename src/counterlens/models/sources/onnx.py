@@ -20,7 +20,7 @@ from counterlens.classifier import Classifier
 from counterlens.errors import InputError, MissingExtra, first_line
 from counterlens.models.sources.described import (
     KEY,
-    Shape,
+    InputShape,
     as_logits,
     described,
     in_batches,
@@ -84,7 +84,7 @@ class OnnxNet(nn.Module):
         self.kind, self.entry = entry.type, entry.name
         self.last = sides[3] in (1, 3) and sides[1] not in (1, 3)
         axes = (0, 3, 1, 2) if self.last else (0, 1, 2, 3)
-        self.shape: Shape = tuple(sides[i] for i in axes)
+        self.shape: InputShape = tuple(sides[i] for i in axes)
         self.converted: nn.Module | None = None
         self.register_buffer("file_sha256", sha_buffer(path), persistent=True)
 

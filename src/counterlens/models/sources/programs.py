@@ -17,7 +17,7 @@ from counterlens.classifier import Classifier
 from counterlens.errors import InputError, first_line
 from counterlens.models.sources.described import (
     KEY,
-    Shape,
+    InputShape,
     as_logits,
     described,
     in_batches,
@@ -28,7 +28,7 @@ from counterlens.models.specs import ModelSpec
 from counterlens.runs import user_path
 
 _ENTRY = f"{KEY}.json"
-OPEN: Shape = (None, None, None, None)
+OPEN: InputShape = (None, None, None, None)
 
 
 class Program(nn.Module):
@@ -108,7 +108,7 @@ def _read(path: Path, load: Callable[[], Any], how: str) -> Any:
         ) from error
 
 
-def _shape(stored: Any, path: Path) -> Shape:
+def _shape(stored: Any, path: Path) -> InputShape:
     """The shape of the only input; None where it was exported as dynamic."""
     names = stored.graph_signature.user_inputs
     nodes = [node for node in stored.graph.nodes if node.name in names]

@@ -16,7 +16,7 @@ from counterlens.classifier import Classifier
 from counterlens.errors import InputError
 from counterlens.models.parts import head_name
 from counterlens.models.specs import parse
-from counterlens.models.weights import State, fill, read_state, weights_hash
+from counterlens.models.weights import Weights, fill, read_state, weights_hash
 from counterlens.runs import user_path
 from counterlens.runs.files import atomic, read_object, write_json
 
@@ -54,7 +54,7 @@ class Clipped(nn.Module):
 
 
 def save_repaired(
-    folder: Path, base: str, classifier: Classifier, state: State, network: State | None = None
+    folder: Path, base: str, classifier: Classifier, state: Weights, network: Weights | None = None
 ) -> None:
     """Write the new head beside the spec and the hash of what it belongs to.
 
@@ -114,7 +114,7 @@ def load_repaired(folder: Path, *, trust: bool = False) -> Classifier:
     return classifier
 
 
-def put_state(classifier: Classifier, state: State) -> None:
+def put_state(classifier: Classifier, state: Weights) -> None:
     """Replace the last layer by a stored one, with what it clips."""
     weight, bias = (state[key].to(classifier.mean) for key in ("weight", "bias"))
     put_head(classifier, weight, bias)

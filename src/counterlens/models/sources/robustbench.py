@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from counterlens.classifier import Classifier, numbered
 from counterlens.errors import InputError, MissingExtra
 from counterlens.label_spaces import CIFAR10, CIFAR100, imagenet_names
-from counterlens.models.nets.robust import Layout, recognise
+from counterlens.models.nets.robust import WeightsLayout, recognise
 from counterlens.models.specs import ModelSpec, suggest
-from counterlens.models.weights import State, file_hash, fill, read_state
+from counterlens.models.weights import Weights, file_hash, fill, read_state
 from counterlens.types import Preprocess
 
 Colours = tuple[tuple[float, ...], tuple[float, ...]]
@@ -97,7 +97,7 @@ def load_robustbench(spec: ModelSpec, *, trust: bool = False) -> Classifier:
     )
 
 
-def take_colours(state: State) -> tuple[State, Colours | None]:
+def take_colours(state: Weights) -> tuple[Weights, Colours | None]:
     """The network's own weights without wrappers, and the normalisation stored beside them."""
     weights, means, stds = {}, [], []
     for key, value in state.items():
@@ -128,12 +128,12 @@ def _three(value: Tensor) -> tuple[float, ...]:
     return tuple(values * 3 if len(values) == 1 else values)
 
 
-def _renamed(state: State, layout: Layout) -> State:
+def _renamed(state: Weights, layout: WeightsLayout) -> Weights:
     pairs = ((layout.rename(key), value) for key, value in state.items())
     return {key: value for key, value in pairs if key is not None}
 
 
-def _check_name(spec: ModelSpec, layout: Layout) -> None:
+def _check_name(spec: ModelSpec, layout: WeightsLayout) -> None:
     """Refuse an architecture by name that is not the one in the file."""
     named = _ARCHITECTURE.fullmatch(spec.name)
     if named is None:
@@ -149,7 +149,7 @@ def _check_name(spec: ModelSpec, layout: Layout) -> None:
         )
 
 
-def _colours(spec: ModelSpec, layout: Layout, count: int) -> Colours:
+def _colours(spec: ModelSpec, layout: WeightsLayout, count: int) -> Colours:
     if layout.trained_on == "imagenet":
         return IMAGENET_COLOURS
     if layout.normalised:

@@ -18,7 +18,7 @@ from counterlens.models.sources.efficientnet_port import is_port, rename_port
 from counterlens.models.sources.hub import fetching
 from counterlens.models.specs import ModelSpec, suggest
 from counterlens.models.weights import (
-    State,
+    Weights,
     class_count,
     file_hash,
     fill,
@@ -87,7 +87,7 @@ def _from_file(timm: Any, spec: ModelSpec, *, trust: bool) -> Classifier:
     return _wrap(timm, net, spec, card, names)
 
 
-def _fitted_names(spec: ModelSpec, net: nn.Module, state: State) -> State:
+def _fitted_names(spec: ModelSpec, net: nn.Module, state: Weights) -> Weights:
     if not is_port(state):
         return state
     if not spec.name.startswith("tf_efficientnet"):

@@ -5,20 +5,20 @@ from typing import Any
 
 from counterlens.runs.keys import show
 
-Row = Mapping[str, Any]
+StoredRow = Mapping[str, Any]
 SURE = 0.9
 
 
-def headline_rows(rows: Sequence[Row]) -> list[Row]:
+def headline_rows(rows: Sequence[StoredRow]) -> list[StoredRow]:
     """Of each picture and target, the row to tell first, see `headline_row`."""
-    groups: dict[tuple[str, str, str], list[Row]] = {}
+    groups: dict[tuple[str, str, str], list[StoredRow]] = {}
     for row in rows:
         key = (str(row["id"]), str(row.get("model", "")), str(row["target"]))
         groups.setdefault(key, []).append(row)
     return [headline_row(part) for part in groups.values()]
 
 
-def headline_row(rows: Sequence[Row]) -> Row:
+def headline_row(rows: Sequence[StoredRow]) -> StoredRow:
     """The smallest budget with which the model is sure of the target.
 
     Where no budget makes it sure, the smallest with which the target is the answer; else the
@@ -30,7 +30,7 @@ def headline_row(rows: Sequence[Row]) -> Row:
     return (sure or reached or by_size[-1:])[0]
 
 
-def sentence(row: Row) -> str:
+def sentence(row: StoredRow) -> str:
     """What is known of one counterfactual: from which class to which, and how far away.
 
     >>> row = {"id": "012.png", "predicted": "dog", "confidence": 0.98, "target": "cat"}
@@ -49,7 +49,7 @@ def sentence(row: Row) -> str:
     return f"{seen}; as {target} after {change} ({target} {after})"
 
 
-def second_opinion(row: Row) -> str:
+def second_opinion(row: StoredRow) -> str:
     """Whether other models see the target in the changed picture too, or were not asked."""
     opinions = row.get("opinions") or ()
     if not opinions:

@@ -14,7 +14,7 @@ FOLDER = "explained"
 SHOWN = 40
 _COUNTERFACTUALS = ("counterfactuals", "uvce")
 
-Row = Mapping[str, Any]
+_Row = Mapping[str, Any]
 
 
 def sections(run: Run) -> list[Section]:
@@ -51,7 +51,7 @@ def latest(run: Run) -> Run | None:
     return Run.open(run.file(numbered[max(numbered)].relative_to(run.folder)))
 
 
-def _strips(run: Run, row: Row, number: int) -> list[Strip]:
+def _strips(run: Run, row: _Row, number: int) -> list[Strip]:
     """The mistake changed both ways; and where the evidence lies, and what it resembles."""
     name, label, predicted = str(row["id"]), row.get("label"), row["predicted"]
     sure = show(row["confidence"], "share")
@@ -97,7 +97,7 @@ def _maps(run: Run, name: str) -> Iterable[Picture | None]:
             yield _picture(run, row["image"], title, "Grad-CAM", "", alt, badge)
 
 
-def _near(run: Run, row: Row) -> Iterable[Picture | None]:
+def _near(run: Run, row: _Row) -> Iterable[Picture | None]:
     for near in row.get("nearest", ()):
         same = near["label"] == row["predicted"]
         alt = f"Near by features: {near['id']}, labelled {near['label']}, {near['cosine']:.2f}."

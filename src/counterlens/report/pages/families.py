@@ -25,8 +25,8 @@ _GATED_SIZE = 0.3  # gates themselves add parameters
 _LEAST = 10  # the first few answers say nothing
 _RATES = (0.05, 0.1, 0.25, 0.5, 0.75, 1.0)
 
-Facts = Mapping[str, Any]
-Values = Mapping[tuple[str, str], Number]
+_Facts = Mapping[str, Any]
+_Values = Mapping[tuple[str, str], Number]
 
 
 def sections(run: Run) -> list[Section]:
@@ -56,13 +56,13 @@ def sections(run: Run) -> list[Section]:
     return [Section("families", "Size, attention, training", blocks, lead)] if blocks else []
 
 
-def _keys(values: Values) -> list[str]:
+def _keys(values: _Values) -> list[str]:
     measured = list(dict.fromkeys(key for key, _ in values))
     outside = [k for k in measured if meaning(k).area == "ood" and meaning(k).metric == "aupr"]
     return [*(key for key in _KEYS if key in measured), *outside]
 
 
-def _table(models: Sequence[Facts], keys: Sequence[str], values: Values) -> Table:
+def _table(models: Sequence[_Facts], keys: Sequence[str], values: _Values) -> Table:
     columns = [Column("Model"), Column("Parameters", numeric=True)]
     columns += [Column(name) for name in ("Family", "Attention", "Training")]
     columns += [Column(meaning(key).label, numeric=True) for key in keys]
@@ -82,7 +82,7 @@ def _millions(count: float) -> str:
     return f"{count / 1e6:.3g} M"
 
 
-def _sizes(models: Sequence[Facts], keys: Sequence[str], values: Values) -> list[Block]:
+def _sizes(models: Sequence[_Facts], keys: Sequence[str], values: _Values) -> list[Block]:
     """Each metric against the number of parameters; models that differ in nothing else joined."""
     if len(models) < _LEAST_MODELS or len({row["parameters"] for row in models}) < 2:
         return []
@@ -110,12 +110,12 @@ def _sizes(models: Sequence[Facts], keys: Sequence[str], values: Values) -> list
     return [Row(figures, small=True)]
 
 
-def _filter(row: Facts) -> str:
+def _filter(row: _Facts) -> str:
     """A set was mined with this model: it stands apart from its kin."""
     return " (filter of the set)" if row.get("filter") else ""
 
 
-def _word(key: str, row: Facts) -> str:
+def _word(key: str, row: _Facts) -> str:
     value = str(row[key])
     return f"no {key}" if value == "none" else f"{key} {value}" if value == "not stated" else value
 
@@ -128,7 +128,7 @@ def _ends(number: Number) -> tuple[float, float]:
     )
 
 
-def _counts(key: str, models: Sequence[Facts], values: Values) -> str:
+def _counts(key: str, models: Sequence[_Facts], values: _Values) -> str:
     counts = sorted(
         {values[key, row["model"]].n for row in models if (key, row["model"]) in values}
     )
@@ -140,9 +140,9 @@ def _counts(key: str, models: Sequence[Facts], values: Values) -> str:
 
 def _alike(
     what: str,
-    models: Sequence[Facts],
+    models: Sequence[_Facts],
     keys: Sequence[str],
-    values: Values,
+    values: _Values,
     paired: Sequence[Mapping[str, Any]],
 ) -> list[Block]:
     """Models that differ in one thing alone, side by side per metric."""
@@ -163,9 +163,9 @@ def _alike(
     return blocks
 
 
-def _of_one_size(rows: Sequence[Facts], near: float) -> list[list[Facts]]:
+def _of_one_size(rows: Sequence[_Facts], near: float) -> list[list[_Facts]]:
     """Runs of sizes, each within `near` of the smallest of its run."""
-    out: list[list[Facts]] = []
+    out: list[list[_Facts]] = []
     for row in sorted(rows, key=lambda row: row["parameters"]):
         if out and row["parameters"] <= out[-1][0]["parameters"] * (1 + near):
             out[-1].append(row)
@@ -174,7 +174,7 @@ def _of_one_size(rows: Sequence[Facts], near: float) -> list[list[Facts]]:
     return out
 
 
-def _dots(what: str, key: str, rows: Sequence[Facts], values: Values) -> Figure | None:
+def _dots(what: str, key: str, rows: Sequence[_Facts], values: _Values) -> Figure | None:
     words = [str(row[what]) for row in rows]
     lines = []
     for row, word in zip(rows, words, strict=True):
@@ -189,7 +189,7 @@ def _dots(what: str, key: str, rows: Sequence[Facts], values: Values) -> Figure 
     return Figure(title, svg, _counts(key, rows, values)) if svg else None
 
 
-def _difference(what: str, rows: Sequence[Facts], paired: Sequence[Mapping[str, Any]]) -> str:
+def _difference(what: str, rows: Sequence[_Facts], paired: Sequence[Mapping[str, Any]]) -> str:
     """Accuracy of each model less that of the first, on the same images."""
     first, gaps, n = rows[0], [], 0
     for row in rows[1:]:

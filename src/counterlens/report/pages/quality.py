@@ -32,7 +32,7 @@ STRIPS = 16
 _HIDDEN = ("image", "original", "mask", "answers")
 _ARROWS = {"up": "higher is better", "down": "lower is better", "": ""}
 
-Row = Mapping[str, Any]
+_Row = Mapping[str, Any]
 
 
 def sections(run: Run) -> list[Section]:
@@ -126,13 +126,13 @@ def _plain_cell(key: str, number: Number | None) -> Cell:
     return Cell(cell.text, cell.sub, cell.sort, cell.badge, cell.bar, cell.tone)
 
 
-def _pictures(run: Run, rows: Sequence[Row], arms: Sequence[str]) -> Section:
+def _pictures(run: Run, rows: Sequence[_Row], arms: Sequence[str]) -> Section:
     text = "The first pictures, none chosen. Below each: the guide’s confidence in the target."
     blocks = _strips(run, rows, arms, STRIPS, "case")
     return Section("pictures", "Side by side", blocks, text)
 
 
-def _failures(run: Run, rows: Sequence[Row], arms: Sequence[str]) -> list[Section]:
+def _failures(run: Run, rows: Sequence[_Row], arms: Sequence[str]) -> list[Section]:
     """Where the last method did not reach its target, or nobody else sees it."""
     last = [row for row in rows if row["method"] == arms[-1]]
     bad = {_key(row) for row in last if not row["flipped"] or row.get("agreed") == 0}
@@ -147,14 +147,14 @@ def _failures(run: Run, rows: Sequence[Row], arms: Sequence[str]) -> list[Sectio
     return [Section("failures", "Where it failed", blocks, text)]
 
 
-def _key(row: Row) -> tuple[str, str]:
+def _key(row: _Row) -> tuple[str, str]:
     return str(row["id"]), str(row["target"])
 
 
 def _strips(
-    run: Run, rows: Sequence[Row], arms: Sequence[str], count: int, anchor: str
+    run: Run, rows: Sequence[_Row], arms: Sequence[str], count: int, anchor: str
 ) -> list[Block]:
-    groups: dict[tuple[str, str], dict[str, Row]] = {}
+    groups: dict[tuple[str, str], dict[str, _Row]] = {}
     for row in rows:
         groups.setdefault(_key(row), {})[str(row["method"])] = row
     strips: list[Block] = []
@@ -169,7 +169,7 @@ def _strips(
     return strips
 
 
-def _start(run: Run, row: Row) -> Picture | None:
+def _start(run: Run, row: _Row) -> Picture | None:
     image = embed(run, row["original"])
     if image is None:
         return None
@@ -178,14 +178,14 @@ def _start(run: Run, row: Row) -> Picture | None:
     return Picture(image[0], alt, title, "as it is", f"{row['target']} {before}", image[1])
 
 
-def _mask(run: Run, row: Row) -> Picture | None:
+def _mask(run: Run, row: _Row) -> Picture | None:
     image = embed(run, row.get("mask")) if row.get("mask") else None
     if image is None:
         return None
     return Picture(image[0], "Where the object is, white", "mask", "of the object", "", image[1])
 
 
-def _counterfactual(run: Run, row: Row) -> Picture | None:
+def _counterfactual(run: Run, row: _Row) -> Picture | None:
     image = embed(run, row["image"])
     if image is None:
         return None
@@ -203,7 +203,7 @@ def _counterfactual(run: Run, row: Row) -> Picture | None:
     return Picture(image[0], alt, str(row["method"]), line, sub, image[1], badge=badge)
 
 
-def _study(run: Run, rows: Sequence[Row]) -> Section:
+def _study(run: Run, rows: Sequence[_Row]) -> Section:
     pairs = run.table("study")
     text = (
         f"All {len(rows):,} images lie in images/METHOD/, described line by line in "

@@ -31,7 +31,7 @@ _FLIPS = {
     "now wrong": "Right before, wrong after",
 }
 _KINDS = {"all": "", "class": "class", "group": "group"}
-Rows = Sequence[Mapping[str, Any]]
+_Rows = Sequence[Mapping[str, Any]]
 
 
 def sections(run: Run) -> list[Section]:
@@ -122,7 +122,7 @@ def _receipt(run: Run, verdict: Mapping[str, Any]) -> Section:
     return Section("receipt", f"Receipt: {verdict['verdict']}", [*blocks, table])
 
 
-def _tried(rows: Rows, placebos: Rows) -> Section:
+def _tried(rows: _Rows, placebos: _Rows) -> Section:
     done = [row for row in rows if not row.get("refused")]
     figures = [
         _figure(done, "worst_group", ("worst_low", "worst_high"), "Worst group"),
@@ -158,7 +158,7 @@ _TRIED = (
 )
 
 
-def _figure(rows: Rows, key: str, ends: tuple[str, str], title: str) -> Figure:
+def _figure(rows: _Rows, key: str, ends: tuple[str, str], title: str) -> Figure:
     lines = [
         (str(row["name"]), row[key], row[ends[0]], row[ends[1]], row["kind"] == "placebo")
         for row in rows
@@ -205,7 +205,7 @@ def _change(row: Mapping[str, Any], key: str) -> Cell:
     return Cell(_points(value), sub=f"[{_points(low)}, {_points(high)}]", sort=value)
 
 
-def _placebos(rows: Rows) -> Table:
+def _placebos(rows: _Rows) -> Table:
     body = [
         [
             Cell(str(row["placebo"])),
@@ -227,7 +227,7 @@ def _placebos(rows: Rows) -> Table:
     return Table("The picked head against its placebos", columns, body, stack=True)
 
 
-def _keys(rows: Rows) -> Table:
+def _keys(rows: _Rows) -> Table:
     body = []
     for row in rows:
         unit = meaning(str(row["key"])).unit

@@ -41,7 +41,7 @@ from counterlens.search.fast.engine import (
     probe,
     warm_up,
 )
-from counterlens.search.fast.prebuild import Variant
+from counterlens.search.fast.prebuild import KernelVariant
 from counterlens.search.square import Square
 from counterlens.search.square import orders as square_kernels
 from counterlens.types import Flags, Images, Labels, Scores
@@ -278,7 +278,7 @@ def check_input(classifier: Predict, x: Images, y: Labels | None, ball: Ball) ->
     return classes
 
 
-def kernels(stages: Sequence[SearchStage], x: Images, ball: Ball) -> dict[str, list[Variant]]:
+def kernels(stages: Sequence[SearchStage], x: Images, ball: Ball) -> dict[str, list[KernelVariant]]:
     """The kernels that the stages need beside the model."""
     rules = [stage.rule for stage in stages if isinstance(stage.rule, Square)]
     return square_kernels(x.shape, ball.norm, rules[0].share) if rules else {}
@@ -290,7 +290,7 @@ def open_batched_engine(
     x: Images,
     settings: AttackSettings,
     repeats: int,
-    later: dict[str, list[Variant]] | None = None,
+    later: dict[str, list[KernelVariant]] | None = None,
 ) -> Iterator[tuple[Engine, int]]:
     """An engine and the batch size to use it with."""
     size = settings.batch if isinstance(settings.batch, int) else 0

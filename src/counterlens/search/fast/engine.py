@@ -23,7 +23,7 @@ from counterlens.search.fab import nearest_plane
 from counterlens.search.fast import prebuild
 from counterlens.search.fast.folding import fold, lighten
 from counterlens.search.fast.fusing import can_fuse, fuse, orders
-from counterlens.search.fast.prebuild import Variant
+from counterlens.search.fast.prebuild import KernelVariant
 from counterlens.search.result import frozen, networks_of
 from counterlens.search.rule import Evaluation
 from counterlens.types import Images, Labels, Logits, Scores
@@ -156,7 +156,7 @@ def open_engine(
     precision: SearchPrecision | None = None,
     compiled: bool = False,
     repeats: int = 1,
-    later: Mapping[str, Sequence[Variant]] | None = None,
+    later: Mapping[str, Sequence[KernelVariant]] | None = None,
 ) -> Iterator[Engine]:
     """Freeze a model, evaluate it once, and yield an `Engine` on it; afterwards it is as before.
 

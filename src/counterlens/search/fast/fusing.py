@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from counterlens.search.fast.folding import Exact
-from counterlens.search.fast.prebuild import Variant, kernel
+from counterlens.search.fast.prebuild import KernelVariant, kernel
 
 ACTIVATIONS = (nn.ReLU, nn.SiLU)
 BLOCK = 1024
@@ -42,11 +42,11 @@ class Fused(nn.Module):
 
     def forward(self, x: Tensor, other: Tensor | None = None) -> Tensor:
         """One pass forward, one pass backward."""
-        out: Tensor = _Pass.apply(x, self.bias, other, self.silu, self.dtype or x.dtype)
+        out: Tensor = _FusedPass.apply(x, self.bias, other, self.silu, self.dtype or x.dtype)
         return out
 
 
-class _Pass(torch.autograd.Function):
+class _FusedPass(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, bias: Tensor, other: Tensor | None, silu: bool, dtype: torch.dtype
@@ -76,14 +76,14 @@ def _launch(name: str, tensors: tuple[Tensor, ...], adds: bool, silu: bool) -> N
     run(*tensors, count, channels, count if adds else 0, SILU=silu, BLOCK=BLOCK)
 
 
-def orders(model: nn.Module, dtype: torch.dtype) -> dict[str, list[Variant]]:
+def orders(model: nn.Module, dtype: torch.dtype) -> dict[str, list[KernelVariant]]:
     """The kernels that fusing will need, for `prebuild.build`.
 
     A guess: counts and channels are taken to be multiples of 16, which Triton builds for.
     """
     kinds = {type(part) for part in model.modules()}
     bias = torch.float32
-    passes: dict[str, list[Variant]] = {"forward": [], "backward": []}
+    passes: dict[str, list[KernelVariant]] = {"forward": [], "backward": []}
     for kind in ACTIVATIONS:
         if kind not in kinds:
             continue

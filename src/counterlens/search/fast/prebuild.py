@@ -13,15 +13,15 @@ from typing import Any
 
 import torch
 
-Variant = tuple[tuple[Any, ...], tuple[tuple[str, Any], ...]]
+KernelVariant = tuple[tuple[Any, ...], tuple[tuple[str, Any], ...]]
 """Arguments of a kernel, a dtype standing for a tensor, and its constants."""
 
-_ordered: set[tuple[str, Variant]] = set()
+_ordered: set[tuple[str, KernelVariant]] = set()
 _builds: dict[str, Future[None]] = {}
 _awake: list[Future[None]] = []
 
 
-def build(orders: Mapping[str, Sequence[Variant]]) -> None:
+def build(orders: Mapping[str, Sequence[KernelVariant]]) -> None:
     """Begin to build kernels, for each name the variants that were not ordered before.
 
     Those of one call are built in parallel, after those of earlier calls; those of one name are
@@ -73,7 +73,9 @@ def _hash_compiler() -> None:
     triton_key()
 
 
-def _build(name: str, variants: Sequence[Variant], place: int, before: list[Future[None]]) -> None:
+def _build(
+    name: str, variants: Sequence[KernelVariant], place: int, before: list[Future[None]]
+) -> None:
     for each in before:
         each.exception()
     from counterlens.search.fast import kernels

@@ -25,11 +25,18 @@ from counterlens.generators.diffusion.cuda_graph import recorded
 from counterlens.generators.diffusion.cutouts import seen
 from counterlens.generators.diffusion.memory import room, steps_to_keep
 from counterlens.generators.diffusion.model import LatentDiffusion
-from counterlens.generators.diffusion.optimise import Inputs, Settings, Term, ascend, begin, draw
+from counterlens.generators.diffusion.optimise import (
+    ChainSettings,
+    Inputs,
+    Term,
+    ascend,
+    begin,
+    draw,
+)
 from counterlens.generators.diffusion.recompute import StoredSteps
 from counterlens.label_spaces.matching import ALIASES
 from counterlens.runs import Run, write_json
-from counterlens.scale import Columns, Work, map_shards, shards
+from counterlens.scale import Columns, ShardWork, map_shards, shards
 from counterlens.search import frozen
 from counterlens.search.adam import Iterate
 from counterlens.types import Images, Labels
@@ -52,7 +59,7 @@ SMALL = 128
 """Below so many pixels a generator is small."""
 
 
-def fitting(settings: Settings, model: LatentDiffusion) -> Settings:
+def fitting(settings: ChainSettings, model: LatentDiffusion) -> ChainSettings:
     """The paper's settings where the generator has its size; for a small one others.
 
     The paper's constants are for 512 pixels. At 32 its noise alone fools a classifier, so that
@@ -64,7 +71,7 @@ def fitting(settings: Settings, model: LatentDiffusion) -> Settings:
     return replace(settings, text_rate=0.1, noise_rate=0.005, clip=None, sigma=sigma)
 
 
-def changed(settings: Settings, changes: Sequence[str]) -> Settings:
+def changed(settings: ChainSettings, changes: Sequence[str]) -> ChainSettings:
     """Settings with some of them changed, as KEY=VALUE.
 
     >>> changed(Settings(), ["cuts=4", "clip=0.1", "schedule=cosine"]).clip
@@ -218,7 +225,7 @@ class Generation:
     model: LatentDiffusion
     nets: Nets
     terms: Terms
-    settings: Settings
+    settings: ChainSettings
     memory: str | None
     log: Log
     workers: Workers | None = None
@@ -248,7 +255,7 @@ def _distribute(job: Generation, workers: Workers, requests: Sequence[Request]) 
     folder, memory = job.run.folder.resolve(), job.memory
     terms, settings, graphs = job.terms, job.settings, job.graphs
 
-    def make() -> Work:
+    def make() -> ShardWork:
         model, nets = workers.make()
         own = Generation(
             Run.open(folder), model, nets, terms, settings, memory, lambda line: None,
@@ -308,7 +315,7 @@ FEW = 8
 """Images at a time, at most; elsewhere few, so that little is lost when a run is stopped."""
 
 
-def _begin(model: LatentDiffusion, batch: Sequence[Request], settings: Settings) -> Inputs:
+def _begin(model: LatentDiffusion, batch: Sequence[Request], settings: ChainSettings) -> Inputs:
     seeds = torch.tensor([one.seed for one in batch])
     return begin(model, [one.prompt for one in batch], seeds, steps=settings.steps)
 

@@ -113,7 +113,7 @@ class Compute:
 
 
 @record
-class Trust:
+class TrustOption:
     """Of workflows that load models by spec."""
 
     trust_remote_code: bool = option(

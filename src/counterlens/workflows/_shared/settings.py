@@ -27,7 +27,7 @@ from typing import Any, Literal, TypeVar
 from counterlens.errors import InputError, first_line, nearest
 
 T = TypeVar("T")
-Auto = bool | Literal["auto"]
+Switch = bool | Literal["auto"]
 """On, off, or what suits the device."""
 _WORDS = {
     int: "a whole number",

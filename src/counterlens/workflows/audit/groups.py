@@ -18,7 +18,7 @@ from counterlens.data.columns import column_values, texts
 from counterlens.errors import InputError
 from counterlens.images import ImageSet
 from counterlens.metrics import groups as measure
-from counterlens.metrics.groups import Flags, Group, Groups, Values
+from counterlens.metrics.groups import Group, Groups, MemberFlags, Values
 from counterlens.runs import LogitSet, Number, Run, key_part, stored_logits
 from counterlens.workflows._shared.objects import Objects
 from counterlens.workflows.audit.settings import Settings
@@ -221,7 +221,7 @@ def _robust(run: Run, own: Columns, inside: LogitSet, half: float) -> list[_Meas
     return found
 
 
-def _under_attack(key: str, groups: Groups, robust: Flags, whole: Number) -> _Measure:
+def _under_attack(key: str, groups: Groups, robust: MemberFlags, whole: Number) -> _Measure:
     def number(group: Group) -> Number:
         plain = measure.accuracy(group, robust, groups)
         text = f"right under {key.replace('_', '/')}: {plain.protocol}"

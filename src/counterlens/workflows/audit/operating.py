@@ -20,8 +20,8 @@ from counterlens.errors import InputError
 from counterlens.images import ImageSet
 from counterlens.metrics import groups as by_group
 from counterlens.metrics import operating
-from counterlens.metrics.intervals.closed_form import Z, mean_interval
-from counterlens.metrics.operating import Flags, Point, Scores, Target
+from counterlens.metrics.intervals.closed_form import BoolArray, Z, mean_interval
+from counterlens.metrics.operating import Point, ScoreArray, Target
 from counterlens.runs import Number, Run, key_part
 from counterlens.workflows.audit.groups import Columns
 from counterlens.workflows.audit.protocol import Inside, Protocol, choose
@@ -96,7 +96,7 @@ class _Side:
     probabilities: np.ndarray
     labels: np.ndarray
 
-    def scored(self, target: Target, classes: tuple[str, ...]) -> tuple[Scores, Flags]:
+    def scored(self, target: Target, classes: tuple[str, ...]) -> tuple[ScoreArray, BoolArray]:
         """What the threshold is put on, and which images are right or of the class."""
         if not target.name:
             return self.probabilities.max(1), self.probabilities.argmax(1) == self.labels
@@ -188,7 +188,7 @@ def _by_group(
     run: Run,
     target: Target,
     point: Point,
-    reported: tuple[Scores, Flags],
+    reported: tuple[ScoreArray, BoolArray],
     columns: Columns,
     settings: Settings,
 ) -> list[dict[str, Any]]:

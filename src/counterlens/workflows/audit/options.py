@@ -7,14 +7,14 @@ from counterlens.workflows._shared.options import (
     Output,
     Pipeline,
     Resumable,
-    Trust,
+    TrustOption,
     option,
     record,
 )
 
 
 @record
-class AuditOptions(Output, Resumable, Compute, Trust, Pipeline):
+class AuditOptions(Output, Resumable, Compute, TrustOption, Pipeline):
     """Options of audit."""
 
     about: tuple[str, ...] = option(
@@ -198,7 +198,7 @@ class AuditOptions(Output, Resumable, Compute, Trust, Pipeline):
 
 
 @record
-class DoctorOptions(Output, Compute, Trust):
+class DoctorOptions(Output, Compute, TrustOption):
     """Options of doctor."""
 
     exported_from: str | None = option(

@@ -158,7 +158,7 @@ def _short(model: str) -> str:
     return key_part(Path(model.split("@")[0].split(":")[-1]).name) or "model"
 
 
-def _audit(settings: Settings, folder: Path, facts: families.Facts, objects: Objects) -> Run:
+def _audit(settings: Settings, folder: Path, facts: families.FamilyFacts, objects: Objects) -> Run:
     name, spec = named(settings.model)
     classifier = objects.load(settings.model)
     size, channels = fitting_size(classifier.preprocess), classifier.channels

@@ -21,11 +21,11 @@ from counterlens.data.columns import MEASURES
 from counterlens.data.masks import own_masks
 from counterlens.errors import InputError
 from counterlens.images import ImageSet, prepared
+from counterlens.metrics.intervals.closed_form import BoolArray
 from counterlens.metrics.slices import (
     REPEATS,
     TESTED,
-    Flags,
-    Matrix,
+    JointDensity,
     Slice,
     find_slices,
     standardised,
@@ -153,7 +153,7 @@ def write_slices(
 
 def encode(
     encoder: Encoder, images: ImageSet, rows: np.ndarray
-) -> tuple[np.ndarray, Matrix | None]:
+) -> tuple[np.ndarray, JointDensity | None]:
     """What enters the last layer for these images; of a pair also the cosines to its phrases."""
     network = encoder.network
     pieces, cosines = [], []
@@ -176,7 +176,7 @@ def _facts(
     images: ImageSet,
     rows: np.ndarray,
     data: str,
-    cosines: Matrix | None,
+    cosines: JointDensity | None,
     phrases: Sequence[str],
 ) -> dict[str, Float64[np.ndarray, "n"]]:
     """What is measured of each image, and how near it is to each phrase."""
@@ -220,7 +220,7 @@ def _name(
     classes: Sequence[str],
 ) -> Name:
     """In words: differences are to other images, those of at least 0.8 standard deviations."""
-    inside: Flags = found.members
+    inside: BoolArray = found.members
     label, count = Counter(labels[inside].tolist()).most_common(1)[0]
     share = count / int(inside.sum())
     differs = sorted(
@@ -263,7 +263,11 @@ def _row(number: int, found: Slice, name: Name) -> dict[str, Any]:
 
 
 def _image_rows(
-    ids: Sequence[str], found: Sequence[Slice], named: Sequence[Name], fits: Flags, right: Flags
+    ids: Sequence[str],
+    found: Sequence[Slice],
+    named: Sequence[Name],
+    fits: BoolArray,
+    right: BoolArray,
 ) -> list[dict[str, Any]]:
     """One row per image; an image in two slices belongs to the first, the clearer one."""
     own = [""] * len(ids)
@@ -293,7 +297,7 @@ def _numbers(found: Sequence[Slice], named: Sequence[Name], n: int) -> dict[str,
     return out
 
 
-def _nearest(features: np.ndarray, members: Flags) -> list[int]:
+def _nearest(features: np.ndarray, members: BoolArray) -> list[int]:
     """The members nearest to their mean."""
     rows = np.flatnonzero(members)
     own = features[rows].astype(np.float64)

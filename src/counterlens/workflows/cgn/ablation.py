@@ -15,7 +15,7 @@ from counterlens.workflows.cgn import figures
 from counterlens.workflows.cgn.generate import make
 from counterlens.workflows.cgn.generate import sizes as plan_sizes
 from counterlens.workflows.cgn.measure import Test
-from counterlens.workflows.cgn.stack import Pool, answers, train_stack
+from counterlens.workflows.cgn.stack import TrainingPool, answers, train_stack
 
 
 def ablate(
@@ -42,7 +42,7 @@ def ablate(
             here = slice(int(rows_of[0]), int(rows_of[0]) + least)
             images, labels = make(nets[i], size, ratio=ratio, seed=i)
             x[here], y[here] = images[:least], labels[:least]
-        pool = Pool(x, y)
+        pool = TrainingPool(x, y)
         log(f"{len(arms)} classifiers of {least} counterfactuals")
         net = train_stack(
             pool, arms, [i for _, i in cells], epochs=epochs, log=log,

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from counterlens.classifier import pick_device
 from counterlens.data.synthetic.digit_factors import open_digits
-from counterlens.data.synthetic.mnist_variants import Variant, independence, variant
+from counterlens.data.synthetic.mnist_variants import DigitVariant, independence, variant
 from counterlens.errors import InputError
 from counterlens.generators.cgn import model as cgn
 from counterlens.generators.cgn.model import CGN, DCGAN
@@ -38,7 +38,7 @@ from counterlens.workflows.cgn import figures
 from counterlens.workflows.cgn.ablation import ablate
 from counterlens.workflows.cgn.generate import make
 from counterlens.workflows.cgn.measure import (
-    Measured,
+    MeasuredMean,
     Test,
     as_classifier,
     baselines,
@@ -49,7 +49,7 @@ from counterlens.workflows.cgn.measure import (
     pooled,
 )
 from counterlens.workflows.cgn.options import CgnEvaluateOptions
-from counterlens.workflows.cgn.stack import Pool, answers, single, train_stack
+from counterlens.workflows.cgn.stack import TrainingPool, answers, single, train_stack
 from counterlens.workflows.train.run import device_name
 
 ARMS = ("original", "gan", "cgn", "original+gan", "original+cgn")
@@ -131,7 +131,7 @@ def _prepare(device: torch.device, makers: _Makers) -> None:
 
 
 def _arms_measured(
-    run: Run, options: CgnEvaluateOptions, train: Variant, test: Test, makers: _Makers
+    run: Run, options: CgnEvaluateOptions, train: DigitVariant, test: Test, makers: _Makers
 ) -> None:
     """Train every arm and measure it."""
     log = logger(options)
@@ -143,7 +143,7 @@ def _arms_measured(
     _figures(run, trained, test, makers.cgns, rows, options)
 
 
-def _sources(specs: Sequence[str], kind: str, train: Variant, log: Log) -> list[_Source]:
+def _sources(specs: Sequence[str], kind: str, train: DigitVariant, log: Log) -> list[_Source]:
     """Generators of a kind, each checked to imitate this very data where its card says so."""
     sources = []
     for spec in specs:
@@ -168,8 +168,8 @@ def _sources(specs: Sequence[str], kind: str, train: Variant, log: Log) -> list[
 
 
 def _arms(
-    train: Variant, makers: _Makers, options: CgnEvaluateOptions, device: torch.device
-) -> tuple[Pool, list[tuple[str, int, Tensor]]]:
+    train: DigitVariant, makers: _Makers, options: CgnEvaluateOptions, device: torch.device
+) -> tuple[TrainingPool, list[tuple[str, int, Tensor]]]:
     """All images on the device, and which of them each classifier learns from."""
     compared, originals = options.compared, options.originals
     parts = [(train.pixels().to(device), train.labels.to(device))]
@@ -194,11 +194,11 @@ def _arms(
             arms.append((kind, i, rows))
             if i < compared:
                 arms.append((f"original+{kind}", i, torch.cat([some, rows])))
-    return Pool(torch.cat([p[0] for p in parts]), torch.cat([p[1] for p in parts])), arms
+    return TrainingPool(torch.cat([p[0] for p in parts]), torch.cat([p[1] for p in parts])), arms
 
 
 def _train(
-    run: Run, pool: Pool, arms: Sequence[tuple[str, int, Tensor]], epochs: int, log: Log
+    run: Run, pool: TrainingPool, arms: Sequence[tuple[str, int, Tensor]], epochs: int, log: Log
 ) -> list[_Trained]:
     """Every arm, those of equal size together; in the order of ARMS."""
     groups: dict[int, list[tuple[str, int, Tensor]]] = {}
@@ -230,12 +230,12 @@ def _train(
 def _measure(
     run: Run,
     trained: Sequence[_Trained],
-    pool: Pool,
+    pool: TrainingPool,
     test: Test,
     makers: Sequence[_Source],
     seen: int,
     log: Log,
-) -> tuple[list[dict[str, Any]], list[dict[str, Measured]]]:
+) -> tuple[list[dict[str, Any]], list[dict[str, MeasuredMean]]]:
     """One row per classifier, and the interval of each of its values."""
     predicted, flipped = {}, {}
     for one in trained:
@@ -272,7 +272,7 @@ def _measure(
 def _numbers(
     run: Run,
     rows: Sequence[Mapping[str, Any]],
-    ends: Sequence[Mapping[str, Measured]],
+    ends: Sequence[Mapping[str, MeasuredMean]],
     which: str,
     count: int,
 ) -> None:

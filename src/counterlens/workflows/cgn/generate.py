@@ -20,7 +20,7 @@ from torch import Tensor
 from counterlens.classifier import pick_device
 from counterlens.errors import InputError
 from counterlens.generators.cgn import model as cgn
-from counterlens.generators.cgn.model import CGN, CLASSES, DCGAN, NOISE, PLACES, Part, compose
+from counterlens.generators.cgn.model import CGN, CLASSES, DCGAN, NOISE, PLACES, CgnPart, compose
 from counterlens.runs import atomic, write_json
 from counterlens.workflows._shared.options import takes
 from counterlens.workflows._shared.result import Result
@@ -31,11 +31,11 @@ from counterlens.workflows.cgn.stack import pieces
 BATCH = 100
 SHARD = 10_000
 CHUNK = 2_000
-PARTS: tuple[Part, Part] = ("object", "background")
+PARTS: tuple[CgnPart, CgnPart] = ("object", "background")
 
 
 @dataclass(frozen=True)
-class Shard:
+class PictureShard:
     """Pictures with the classes of their factors.
 
     Args:
@@ -73,7 +73,7 @@ def sizes(count: int, ratio: int, shard: int = SHARD) -> list[int]:
 @torch.no_grad()
 def make_shard(
     net: CGN | DCGAN, number: int, count: int, *, ratio: int = 1, seed: int = 0
-) -> Shard:
+) -> PictureShard:
     """Shard `number` of a data set; `net` is one network in eval mode, on any device."""
     generator = torch.Generator().manual_seed((seed * 0x9E3779B97F4A7C15 + number) % 2**63)
     batches = count // (BATCH * ratio)
@@ -88,9 +88,9 @@ def make_shard(
     label = shape.flatten()
     if isinstance(net, DCGAN):
         x = _fake(net, others[0], label)
-        return Shard(x, label, label, label, torch.arange(count))
+        return PictureShard(x, label, label, label, torch.arange(count))
     x = _composed(net, (noise, y.flatten()), mask, others, places, (front, behind))
-    return Shard(x, label, front, behind, mask)
+    return PictureShard(x, label, front, behind, mask)
 
 
 def _composed(
@@ -188,7 +188,7 @@ def _card(card: Mapping[str, Any], plan: Sequence[int], ratio: int, seed: int) -
     }
 
 
-def _write(file: Path, shard: Shard) -> None:
+def _write(file: Path, shard: PictureShard) -> None:
     arrays = {key: value.cpu().numpy() for key, value in vars(shard).items()}
     arrays |= {key: arrays[key].astype(np.uint8) for key in ("y", "object", "background")}
     arrays["mask"] = arrays["mask"].astype(np.int32)

@@ -26,7 +26,7 @@ from counterlens.generators.cgn.model import CGN, NOISE
 from counterlens.metrics.intervals.closed_form import wilson
 from counterlens.models.nets.digit_net import DigitNet
 from counterlens.runs import Number
-from counterlens.workflows.cgn.stack import Pool, pieces, train_stack
+from counterlens.workflows.cgn.stack import TrainingPool, pieces, train_stack
 
 READ, LEAST_AREA, MOST_AREA = 0.85, 0.05, 0.60
 BORDER, CENTRE = 3, 8
@@ -35,7 +35,7 @@ CLASSIFIER_BATCH = 64
 
 
 @dataclass(frozen=True)
-class Health:
+class MaskHealth:
     """What is known about the masks of each network (s) and digit.
 
     Args:
@@ -74,7 +74,7 @@ def train_digit_classifier(
     faint, strong = grey > OBJECT_ABOVE * 255, grey > MASK_ABOVE * 255
     pixels = np.where(turn == 0, grey, np.where(turn == 1, faint, strong) * np.uint8(255))
     x = torch.from_numpy(pixels.astype(np.uint8))[:, None].expand(-1, 3, -1, -1).contiguous()
-    pool = Pool(x.to(device), torch.from_numpy(digits.labels.copy()).to(device))
+    pool = TrainingPool(x.to(device), torch.from_numpy(digits.labels.copy()).to(device))
     rows = torch.arange(len(x))
     epochs = -(-updates // max(1, len(x) // CLASSIFIER_BATCH))
     return train_stack(
@@ -100,7 +100,7 @@ def accuracy(classifier: DigitNet, digits: Digits, *, count: int = 2000) -> Numb
 
 
 @torch.no_grad()
-def examine(net: CGN, classifier: DigitNet, *, count: int = PER_DIGIT, seed: int = 0) -> Health:
+def examine(net: CGN, classifier: DigitNet, *, count: int = PER_DIGIT, seed: int = 0) -> MaskHealth:
     """Look at `count` masks of every digit of every network of a stack; `net` is in eval mode."""
     device = next(net.parameters()).device
     generator = torch.Generator().manual_seed(seed)
@@ -118,7 +118,7 @@ def examine(net: CGN, classifier: DigitNet, *, count: int = PER_DIGIT, seed: int
         value.float().view(DIGITS, count, net.stack).mean(1).T.cpu()
         for value in (right, masks.mean((2, 3)), inside)
     )
-    return Health(read, area, inner)
+    return MaskHealth(read, area, inner)
 
 
 def mask_numbers(

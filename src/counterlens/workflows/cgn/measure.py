@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 
 from counterlens.classifier import Classifier, numbered
-from counterlens.data.synthetic.mnist_variants import Variant
+from counterlens.data.synthetic.mnist_variants import DigitVariant
 from counterlens.explanations.cam import class_cam
 from counterlens.metrics.intervals.closed_form import mean_interval, wilson
 from counterlens.metrics.saliency import iou, mean_iou, trivial_scores
@@ -38,13 +38,13 @@ class Test:
         changed: per factor, the same pictures with that factor of another class.
     """
 
-    split: Variant
+    split: DigitVariant
     x: UInt8[Tensor, "n 3 32 32"]
     y: Int[Tensor, "n"]
     changed: dict[str, UInt8[Tensor, "n 3 32 32"]]
 
 
-def open_test(split: Variant, device: torch.device, *, seed: int = 0) -> Test:
+def open_test(split: DigitVariant, device: torch.device, *, seed: int = 0) -> Test:
     """The test pictures, and each with one factor changed to another class at random."""
     rng = np.random.default_rng([seed, 77])
     changed = {}
@@ -60,7 +60,7 @@ def open_test(split: Variant, device: torch.device, *, seed: int = 0) -> Test:
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredMean:
     """The mean of what pictures gave, how many they were, and its 95 % interval."""
 
     mean: float
@@ -69,12 +69,12 @@ class Measured:
     high: float
 
 
-def measured(values: Bool[Tensor, "n"] | Float[Tensor, "n"]) -> Measured:
+def measured(values: Bool[Tensor, "n"] | Float[Tensor, "n"]) -> MeasuredMean:
     """Of flags the share with Wilson's interval, of values in [0, 1] the mean with a BCa one."""
     mean, n = float(values.double().mean()), len(values)
     if values.dtype == torch.bool:
-        return Measured(mean, n, *wilson(int(values.sum()), n))
-    return Measured(mean, n, *mean_interval(values.double().cpu().numpy(), (0.0, 1.0)))
+        return MeasuredMean(mean, n, *wilson(int(values.sum()), n))
+    return MeasuredMean(mean, n, *mean_interval(values.double().cpu().numpy(), (0.0, 1.0)))
 
 
 def flips(net: DigitNet, test: Test) -> dict[str, Bool[Tensor, "n s"]]:
@@ -114,7 +114,7 @@ def overlap(
     return torch.cat(both).cpu(), torch.cat(alone).cpu()
 
 
-def baselines(test: Test, *, count: int) -> dict[str, dict[str, Measured]]:
+def baselines(test: Test, *, count: int) -> dict[str, dict[str, MeasuredMean]]:
     """What heat maps that know nothing of the image score on the same masks.
 
     Args:

@@ -6,7 +6,7 @@ from counterlens.workflows._shared.options import Compute, Output, Resumable, op
 
 
 @record
-class Digits:
+class DigitOptions:
     """Of commands that colour or texture MNIST."""
 
     mnist: str = option(
@@ -24,7 +24,7 @@ class Digits:
 
 
 @record
-class CgnTrainOptions(Output, Resumable, Digits):
+class CgnTrainOptions(Output, Resumable, DigitOptions):
     """Options of cgn train; what decides the training stands in its recipe."""
 
     kind: str = option(
@@ -89,7 +89,7 @@ class CgnShowOptions(Output, Resumable, Compute):
 
 
 @record
-class CgnEvaluateOptions(Output, Resumable, Compute, Digits):
+class CgnEvaluateOptions(Output, Resumable, Compute, DigitOptions):
     """Options of cgn evaluate."""
 
     cgns: tuple[str, ...] = option(

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from counterlens.data.synthetic.mnist_variants import WHICH
 from counterlens.errors import InputError
 from counterlens.generators.cgn.model import CLASSES, KINDS
-from counterlens.workflows._shared.settings import Auto
+from counterlens.workflows._shared.settings import Switch
 
 
 @dataclass(frozen=True)
@@ -53,11 +53,11 @@ class CgnRecipe:
     stack: int = 12
     digit_classifier_updates: int = 9000
     examined: int = 500
-    graph: Auto = "auto"
+    graph: Switch = "auto"
     form: str = "auto"
     precision: str = "auto"
     border_start: bool = True
-    keep_grams: Auto = "auto"
+    keep_grams: Switch = "auto"
     first_attempts: int = 1
     minutes: float = 0.0
     average: float = 0.999

@@ -17,7 +17,7 @@ from counterlens.runs import Run
 from counterlens.workflows._shared.options import takes
 from counterlens.workflows._shared.result import Result
 from counterlens.workflows._shared.session import running
-from counterlens.workflows.cgn.generate import Shard, make_shard, pixels
+from counterlens.workflows.cgn.generate import PictureShard, make_shard, pixels
 from counterlens.workflows.cgn.options import CgnShowOptions
 
 ROWS = ("shape", "object", "background", "same class", "counterfactual", "counterfactual")
@@ -65,7 +65,7 @@ def save_sheet(run: Run, name: str, net: CGN | DCGAN, title: str, **which: int) 
     return {"group": "sheets", "image": f"images/{name}.png", "id": name, "label": title}
 
 
-def show_shard(run: Run, shard: Shard) -> None:
+def show_shard(run: Run, shard: PictureShard) -> None:
     """The first hundred pictures of a shard, as a picture of the run."""
     cells = [one.permute(1, 2, 0).cpu().numpy() for one in shard.x[:100]]
     write_png(run.path("images", "counterfactuals.png"), tile(cells, columns=20))

@@ -23,7 +23,7 @@ from counterlens.workflows._shared.session import Log
 
 
 @dataclass(frozen=True)
-class Pool:
+class TrainingPool:
     """Pictures on the device that several trainings choose from."""
 
     x: UInt8[Tensor, "n 3 32 32"]
@@ -77,7 +77,7 @@ def nll_terms(net: nn.Module, batch: Batch, step: int) -> dict[str, Tensor]:
 
 
 def train_stack(
-    pool: Pool,
+    pool: TrainingPool,
     arms: Sequence[Int[Tensor, "n"]],
     seeds: Sequence[int],
     *,

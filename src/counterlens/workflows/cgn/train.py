@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from counterlens.classifier import pick_device
 from counterlens.data.synthetic.digit_factors import Digits, open_digits
-from counterlens.data.synthetic.mnist_variants import Variant, independence, variant
+from counterlens.data.synthetic.mnist_variants import DigitVariant, independence, variant
 from counterlens.errors import InputError
 from counterlens.fit import Plan, fit
 from counterlens.generators.cgn import model as cgn
@@ -44,7 +44,7 @@ from counterlens.workflows._shared.session import Log, logger, running
 from counterlens.workflows._shared.settings import as_dict, changed
 from counterlens.workflows.cgn import networks
 from counterlens.workflows.cgn.masks import (
-    Health,
+    MaskHealth,
     accuracy,
     examine,
     mask_numbers,
@@ -79,7 +79,7 @@ class _Job:
     which: str
     kind: str
     recipe: CgnRecipe
-    data: Variant
+    data: DigitVariant
     x: Tensor
     y: Tensor
     digit_classifier: DigitNet | None
@@ -129,7 +129,7 @@ def _begin(
     options: CgnTrainOptions,
     recipe: CgnRecipe,
     splits: tuple[Digits, Digits],
-    data: Variant,
+    data: DigitVariant,
     features: vgg.VGG16 | None,
 ) -> _Job:
     """Everything on the device; the digit classifier trained, of a CGN."""
@@ -178,7 +178,7 @@ def _round(job: _Job, number: int, team: Sequence[tuple[int, int]]) -> list[dict
     """Train one stack; keep each network that is the best of its seed so far."""
     starts = [seed + ATTEMPT * attempt for seed, attempt in team]
     net, critic = networks.nets(job.kind, job.recipe, starts, job.x, job.dtype)
-    healths: list[Health] = []
+    healths: list[MaskHealth] = []
     began = time.monotonic()
     early = False
     try:
@@ -214,7 +214,7 @@ def _fit(
     team: Sequence[tuple[int, int]],
     net: CGN | DCGAN,
     critic: nn.Module,
-    healths: list[Health],
+    healths: list[MaskHealth],
 ) -> CGN | DCGAN:
     """Train one stack, its masks examined after every epoch; the networks to keep."""
     recipe, stack, cuda = job.recipe, len(team), job.device.type == "cuda"
@@ -269,7 +269,7 @@ def _judge(
     team: Sequence[tuple[int, int]],
     epoch: int,
     nets: tuple[nn.Module, nn.Module],
-    healths: list[Health],
+    healths: list[MaskHealth],
     seconds: float,
 ) -> dict[str, float]:
     """What the networks are like after an epoch, of which all is stored that a later one needs.
@@ -297,7 +297,7 @@ def _judge(
     return facts
 
 
-def _examined(job: _Job, net: CGN) -> Health:
+def _examined(job: _Job, net: CGN) -> MaskHealth:
     assert job.digit_classifier is not None
     return examine(net, job.digit_classifier, count=job.recipe.examined)
 

@@ -11,7 +11,7 @@ from typing import Any
 from counterlens.errors import InputError
 from counterlens.runs import Run
 
-Facts = Mapping[str, Mapping[str, str]]
+FamilyFacts = Mapping[str, Mapping[str, str]]
 KEYS = ("family", "attention", "training")
 MINED = "this model was a filter of the set, so its numbers here are low by construction"
 
@@ -42,7 +42,9 @@ def facts_of(texts: Sequence[str], names: Sequence[str]) -> dict[str, dict[str, 
     return out
 
 
-def family_rows(names: Sequence[str], runs: Sequence[Run], about: Facts) -> list[dict[str, Any]]:
+def family_rows(
+    names: Sequence[str], runs: Sequence[Run], about: FamilyFacts
+) -> list[dict[str, Any]]:
     """One row per model whose audit noted what kind of network it is."""
     rows = []
     for name, run in zip(names, runs, strict=True):

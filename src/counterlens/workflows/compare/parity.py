@@ -16,7 +16,7 @@ from counterlens.workflows.compare.pairs import Z, common_rows, known_set
 
 LISTED = 50
 """Images that are listed at most."""
-Rows = Float64[np.ndarray, "n k"]
+_Rows = Float64[np.ndarray, "n k"]
 
 
 def parity_results(
@@ -56,7 +56,7 @@ def parity_results(
     return numbers, rows
 
 
-def parity(a: Rows, b: Rows, where: str) -> dict[str, Number]:
+def parity(a: _Rows, b: _Rows, where: str) -> dict[str, Number]:
     """Equal answers, and how far the logits are apart, in the first model's spread.
 
     >>> same = parity(np.eye(2), np.eye(2), "x")

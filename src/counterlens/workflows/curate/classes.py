@@ -18,7 +18,7 @@ from counterlens.workflows._shared.result import Result
 from counterlens.workflows._shared.session import logger, running
 from counterlens.workflows.curate.options import ClassesOptions
 from counterlens.workflows.curate.pool import (
-    Frame,
+    ClassFrame,
     Parts,
     choose_frame,
     filter_facts,
@@ -76,7 +76,7 @@ def _check(options: ClassesOptions) -> None:
 
 
 def _propose(
-    model: Classifier, parts: Parts, frame: Frame, options: ClassesOptions
+    model: Classifier, parts: Parts, frame: ClassFrame, options: ClassesOptions
 ) -> list[Choice]:
     """The verdict on every class of the pool that the model knows."""
     labels = labelled(parts, frame, model).images.labels

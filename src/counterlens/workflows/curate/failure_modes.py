@@ -18,7 +18,7 @@ from counterlens.classifier import Classifier
 from counterlens.errors import InputError
 from counterlens.explanations.cam import class_cam
 from counterlens.explanations.edits.frame import frame_variants
-from counterlens.explanations.edits.variants import Flips, Variant, flips
+from counterlens.explanations.edits.variants import EditVariant, Flips, flips
 from counterlens.images import ImageSet, prepared
 from counterlens.types import Images
 
@@ -32,7 +32,7 @@ _BATCH = 32
 
 
 @dataclass(frozen=True)
-class Probes:
+class ProbeResult:
     """What the probes found for one image.
 
     Args:
@@ -63,12 +63,12 @@ class Probes:
         return tuple(tag for tag, here in signs if here)
 
 
-def probe(classifier: Classifier, images: ImageSet, rows: Sequence[int]) -> list[Probes]:
+def probe(classifier: Classifier, images: ImageSet, rows: Sequence[int]) -> list[ProbeResult]:
     """Probe some images with a classifier; answers are over all its classes.
 
     Equation: nae2021 §4   colour and texture, background, over-generalisation, fickleness
     """
-    out: list[Probes] = []
+    out: list[ProbeResult] = []
     for start in range(0, len(rows), _BATCH):
         views = [
             prepared(images.read, int(row), classifier.preprocess, channels=classifier.channels)
@@ -81,9 +81,9 @@ def probe(classifier: Classifier, images: ImageSet, rows: Sequence[int]) -> list
     return out
 
 
-def _rows(frame: Flips, torn: Flips, border: Float[Tensor, "b"] | None) -> list[Probes]:
+def _rows(frame: Flips, torn: Flips, border: Float[Tensor, "b"] | None) -> list[ProbeResult]:
     return [
-        Probes(
+        ProbeResult(
             float(frame.flipped[i].double().mean()),
             1 - float(torn.flipped[i].double().mean()),
             None if border is None else float(border[i]),
@@ -93,7 +93,7 @@ def _rows(frame: Flips, torn: Flips, border: Float[Tensor, "b"] | None) -> list[
     ]
 
 
-def _shuffle(seed: int) -> Variant:
+def _shuffle(seed: int) -> EditVariant:
     """Put 4 × 4 patches of the picture in another order: shape goes, texture stays."""
 
     def edit(x: Images) -> Images:
@@ -111,7 +111,7 @@ def _shuffle(seed: int) -> Variant:
         pad = (0, x.shape[3] - whole.shape[3], 0, x.shape[2] - whole.shape[2])
         return torch.nn.functional.pad(whole, pad, mode="replicate")
 
-    return Variant("shuffle", f"patches {seed}", edit)
+    return EditVariant("shuffle", f"patches {seed}", edit)
 
 
 def _border(classifier: Classifier, x: Images, answer: Tensor) -> Float[Tensor, "b"] | None:

@@ -60,13 +60,13 @@ def write_images(
     return _write_tars(out, pictures)
 
 
-Picture = tuple[dict[str, Any], str, str, bytes]
+_FrozenPicture = tuple[dict[str, Any], str, str, bytes]
 """Facts, number, ending and bytes of a picture."""
 
 
 def _picture(
     run: Run, row: Mapping[str, Any], place: int, label: int, keep_metadata: bool
-) -> Picture:
+) -> _FrozenPicture:
     data = _mined(run, row)
     if not keep_metadata:
         data = without_metadata(data)
@@ -82,7 +82,7 @@ def _mined(run: Run, row: Mapping[str, Any]) -> bytes:
     return data
 
 
-def _write_folder(out: Path, pictures: Iterable[Picture]) -> list[dict[str, Any]]:
+def _write_folder(out: Path, pictures: Iterable[_FrozenPicture]) -> list[dict[str, Any]]:
     listed = []
     for entry, stem, ending, data in pictures:
         file = f"images/{folder_name(entry['label'])}/{entry['sha256'][:16]}-{stem}{ending}"
@@ -105,7 +105,7 @@ def _write_metadata(out: Path, listed: Sequence[Mapping[str, Any]]) -> None:
     write_text(out / METADATA, "".join(line + "\n" for line in lines))
 
 
-def _write_tars(out: Path, pictures: Iterable[Picture]) -> list[dict[str, Any]]:
+def _write_tars(out: Path, pictures: Iterable[_FrozenPicture]) -> list[dict[str, Any]]:
     """Tar files of one type of picture each, for `datasets` refuses one that mixes them."""
     listed = []
     counts: Counter[str] = Counter()

@@ -29,12 +29,12 @@ from counterlens.runs.keys import model_words
 from counterlens.types import Logits
 from counterlens.workflows._shared.session import Log
 from counterlens.workflows.audit.network_facts import network_facts
-from counterlens.workflows.curate.pool import Frame, Parts, labelled, load_models
+from counterlens.workflows.curate.pool import ClassFrame, Parts, labelled, load_models
 from counterlens.workflows.curate.sharded import Where, in_shards
 from counterlens.workflows.curate.shortlist import classes_of
 from counterlens.workflows.curate.transfer import (
     Answering,
-    Target,
+    TransferTarget,
     adversarial_numbers,
     ood_numbers,
     readable,
@@ -195,7 +195,7 @@ def _short(spec: str) -> str:
 
 def _target(
     run: Run, rows: Sequence[Mapping[str, Any]], first: Classifier, adversarial: bool
-) -> Target:
+) -> TransferTarget:
     settings = run.manifest["settings"]
     parts = Parts.open(
         settings["pool"], alias=settings["alias"], limit=settings["limit"], seed=settings["seed"]
@@ -203,10 +203,10 @@ def _target(
     classes = tuple(classes_of(run))
     columns = match_classes(first.classes, classes, least=1.0).position
     pool = labelled(
-        parts, Frame(classes, (columns,), f"the classes of {run.folder.name}"), first
+        parts, ClassFrame(classes, (columns,), f"the classes of {run.folder.name}"), first
     ).images
     if pool.fingerprint != run.manifest["data_fingerprint"]:
         raise InputError("the pool has changed since it was mined: the transfer check needs it.")
     pool = readable(pool, run.table("fate"), adversarial)
     place = {name: i for i, name in enumerate(pool.ids)}
-    return Target(pool, np.array([place[row["id"]] for row in rows], np.int64), classes)
+    return TransferTarget(pool, np.array([place[row["id"]] for row in rows], np.int64), classes)

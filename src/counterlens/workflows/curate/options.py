@@ -8,7 +8,7 @@ from counterlens.workflows._shared.options import (
     Output,
     Printed,
     Resumable,
-    Trust,
+    TrustOption,
     option,
     record,
 )
@@ -34,7 +34,7 @@ class Sharded(Distributed):
 
 
 @record
-class Mining(Output, Resumable, Compute, Trust, Sharded, Pooled):
+class Mining(Output, Resumable, Compute, TrustOption, Sharded, Pooled):
     """What `curate adversarial` and `curate ood` share."""
 
     filters: tuple[str, ...] = option(
@@ -148,7 +148,7 @@ class OodOptions(Mining):
 
 
 @record
-class ClassesOptions(Output, Trust, Pooled):
+class ClassesOptions(Output, TrustOption, Pooled):
     """Options of curate classes."""
 
     model: str = option(
@@ -168,7 +168,7 @@ class ClassesOptions(Output, Trust, Pooled):
 
 
 @record
-class TriageOptions(Output, Resumable, Compute, Trust, Sharded, Pooled):
+class TriageOptions(Output, Resumable, Compute, TrustOption, Sharded, Pooled):
     """Options of curate triage."""
 
     models: tuple[str, ...] = option(
@@ -223,7 +223,7 @@ class ReviewOptions(Printed):
 
 
 @record
-class FreezeOptions(Output, Compute, Trust, Distributed):
+class FreezeOptions(Output, Compute, TrustOption, Distributed):
     """Options of curate freeze; `out` must be given."""
 
     form: str = option(

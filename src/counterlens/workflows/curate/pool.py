@@ -24,7 +24,7 @@ from counterlens.workflows.curate.sharded import Where, in_shards
 
 
 @dataclass(frozen=True)
-class Frame:
+class ClassFrame:
     """The classes of a curated set, and where each model has them.
 
     Args:
@@ -117,7 +117,7 @@ def load_models(specs: Sequence[str], *, device: str, trust_remote_code: bool) -
     return [single_label(one, "curation") for one in loaded]
 
 
-def choose_frame(models: Sequence[Classifier], parts: Parts, wanted: str) -> Frame:
+def choose_frame(models: Sequence[Classifier], parts: Parts, wanted: str) -> ClassFrame:
     """The classes in which images are judged.
 
     Args:
@@ -152,7 +152,7 @@ def choose_frame(models: Sequence[Classifier], parts: Parts, wanted: str) -> Fra
     for model in models[1:]:
         matching = match_classes(model.classes, names, least=1.0)
         columns.append(matching.position)
-    return Frame(names, tuple(columns), description)
+    return ClassFrame(names, tuple(columns), description)
 
 
 def _listed(path: Path, model_classes: Sequence[str]) -> list[int]:
@@ -172,7 +172,7 @@ def _places(model_classes: Sequence[str], part: ImageSet) -> list[int]:
     return [i for i, _ in pair_classes(model_classes, part.classes)]
 
 
-def labelled(parts: Parts, frame: Frame, first: Classifier) -> Pool:
+def labelled(parts: Parts, frame: ClassFrame, first: Classifier) -> Pool:
     """The pool with labels as columns of the frame."""
     column = {output: k for k, output in enumerate(frame.columns[0])}
     labels = []

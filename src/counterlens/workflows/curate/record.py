@@ -20,8 +20,8 @@ from counterlens.filters.screens import Copies
 from counterlens.images import ImageSet, credits, prepared, resize, write_png
 from counterlens.runs import Number, Run, atomic, key_part
 from counterlens.screen import lowlevel
-from counterlens.workflows.curate.failure_modes import Probes
-from counterlens.workflows.curate.pool import Frame, Pool
+from counterlens.workflows.curate.failure_modes import ProbeResult
+from counterlens.workflows.curate.pool import ClassFrame, Pool
 
 _GALLERY = 24
 _LOW_LEVEL = 1000  # images of each side
@@ -41,7 +41,7 @@ class Curation:
 
     run: Run
     pool: Pool
-    frame: Frame
+    frame: ClassFrame
     table: dict[str, np.ndarray]
     funnel: Funnel
 
@@ -50,7 +50,7 @@ def write_shortlist(
     curation: Curation,
     provenance: dict[str, str],
     scores: dict[str, np.ndarray],
-    probes: Sequence[Probes] = (),
+    probes: Sequence[ProbeResult] = (),
 ) -> None:
     """The shortlist with its images as they are stored, best first; the first ones are shown.
 
@@ -101,7 +101,7 @@ def _answers(curation: Curation, row: int, scores: dict[str, float]) -> dict[str
     }
 
 
-def _suggested(probes: Probes) -> dict[str, object]:
+def _suggested(probes: ProbeResult) -> dict[str, object]:
     return {
         "suggested": list(probes.tags),
         "moved": probes.moved,

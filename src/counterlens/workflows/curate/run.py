@@ -29,7 +29,7 @@ from counterlens.workflows._shared.session import Log, logger, running
 from counterlens.workflows.curate.failure_modes import probe
 from counterlens.workflows.curate.options import AdversarialOptions, Mining, OodOptions
 from counterlens.workflows.curate.pool import (
-    Frame,
+    ClassFrame,
     Parts,
     Pool,
     choose_frame,
@@ -65,7 +65,7 @@ class _Mining:
     run: Run
     options: Mining
     models: Sequence[Classifier]
-    frame: Frame
+    frame: ClassFrame
     pool: Pool
     log: Log
 
@@ -165,7 +165,9 @@ def ood(pool: Sequence[str], options: OodOptions) -> Result:
     Args:
         pool: specs of sets of foreign classes.
     """
-    limits = out_of_distribution.Limits(options.confidence, options.per_answer, options.shortlist)
+    limits = out_of_distribution.OutsideLimits(
+        options.confidence, options.per_answer, options.shortlist
+    )
     log, specs = logger(options), texts(pool)
     models, parts = _opened(specs, options)
     frame = choose_frame(models, parts, options.label_space)
@@ -183,7 +185,7 @@ def ood(pool: Sequence[str], options: OodOptions) -> Result:
 
 def _mine_ood(
     job: _Mining,
-    limits: out_of_distribution.Limits,
+    limits: out_of_distribution.OutsideLimits,
     foreign: np.ndarray,
     known: ImageSet | None,
 ) -> None:
@@ -214,7 +216,7 @@ def _running(
     return running(f"curate {kind}", options, name=name, inputs={"pool": specs}, folder=folder)
 
 
-def _groups(frame: Frame) -> tuple[str, ...]:
+def _groups(frame: ClassFrame) -> tuple[str, ...]:
     groups = imagenet_groups(frame.classes)
     if groups is None:
         raise InputError(

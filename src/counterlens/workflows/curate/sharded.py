@@ -13,7 +13,7 @@ import numpy as np
 
 from counterlens.errors import MissingExtra
 from counterlens.runs import atomic
-from counterlens.scale import Columns, Shard, Work, from_arrow, map_shards, shards, to_arrow
+from counterlens.scale import Columns, Shard, ShardWork, from_arrow, map_shards, shards, to_arrow
 from counterlens.workflows._shared.session import Log
 
 SHARD = 512
@@ -38,7 +38,7 @@ class Where:
 
 def in_shards(
     folder: Path,
-    make: Callable[[], Work],
+    make: Callable[[], ShardWork],
     rows: int,
     where: Where,
     *,

@@ -23,14 +23,14 @@ from counterlens.metrics.numbers import pair_counts
 from counterlens.models import load
 from counterlens.predictions import predict
 from counterlens.runs import Number
-from counterlens.scale import Columns, Work
+from counterlens.scale import Columns, ShardWork
 from counterlens.types import Flags, Logits
 
 RATIO = 0.2  # unknown images per known one: chance is 1 / 6
 
 
 @dataclass(frozen=True)
-class Target:
+class TransferTarget:
     """What a transfer check is made on.
 
     Args:
@@ -62,12 +62,12 @@ class Answering:
     device: str = "auto"
     trust_remote_code: bool = False
 
-    def __call__(self) -> Work:
+    def __call__(self) -> ShardWork:
         """Load the model."""
         trust = self.trust_remote_code
         return self.using(load(self.model, device=self.device, trust_remote_code=trust))
 
-    def using(self, classifier: Classifier) -> Work:
+    def using(self, classifier: Classifier) -> ShardWork:
         """Answer with a model that is loaded already."""
 
         def work(start: int, stop: int) -> Columns:
@@ -91,7 +91,7 @@ def partners(labels: np.ndarray, chosen: np.ndarray, seed: int) -> np.ndarray:
 
 
 def adversarial_numbers(
-    key: str, logits: Logits, target: Target, *, seed: int
+    key: str, logits: Logits, target: TransferTarget, *, seed: int
 ) -> dict[str, Number]:
     """Accuracy on the frozen images, on the pool, and the paired fall between the two."""
     labels = torch.from_numpy(target.pool.labels)

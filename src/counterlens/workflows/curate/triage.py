@@ -27,7 +27,7 @@ from counterlens.workflows._shared.result import Result
 from counterlens.workflows._shared.session import Log, logger, running
 from counterlens.workflows.curate.options import TriageOptions
 from counterlens.workflows.curate.pool import (
-    Frame,
+    ClassFrame,
     Parts,
     Pool,
     choose_frame,
@@ -80,7 +80,7 @@ def triage(pool: Sequence[str], options: TriageOptions) -> Result:
 
 
 def _triage(
-    run: Run, options: TriageOptions, first: Classifier, frame: Frame, pool: Pool, log: Log
+    run: Run, options: TriageOptions, first: Classifier, frame: ClassFrame, pool: Pool, log: Log
 ) -> None:
     query = Opinions(
         pool.images,
@@ -109,7 +109,7 @@ def _numbers(table: dict[str, np.ndarray], pool: Pool, doubtful: Suspects) -> di
 def _write(
     run: Run,
     pool: Pool,
-    frame: Frame,
+    frame: ClassFrame,
     table: dict[str, np.ndarray],
     doubtful: Suspects,
     most: int,
@@ -145,7 +145,7 @@ def _write(
 
 
 def _explain(
-    run: Run, model: Classifier, pool: Pool, frame: Frame, rows: list[int], seed: int
+    run: Run, model: Classifier, pool: Pool, frame: ClassFrame, rows: list[int], seed: int
 ) -> None:
     """Images changed towards the label and towards the answer, within one budget."""
     views = [

@@ -9,13 +9,13 @@ from counterlens.data.synthetic import captions
 from counterlens.explanations.disagreement import SURE, UNSURE
 from counterlens.metrics.intervals.closed_form import mean_interval, newcombe_paired, wilson
 from counterlens.runs import Number, key_part
-from counterlens.workflows.disagree.real import Real
+from counterlens.workflows.disagree.real import RealAnswers
 from counterlens.workflows.disagree.search import WAYS
 
-Rows = Sequence[dict[str, Any]]
+TableRows = Sequence[dict[str, Any]]
 
 
-def numbers(rows: Rows, judges: Sequence[str]) -> dict[str, Number]:
+def numbers(rows: TableRows, judges: Sequence[str]) -> dict[str, Number]:
     """Means over all images of each way, none left out."""
     results: dict[str, Number] = {}
     for way in WAYS:
@@ -49,7 +49,7 @@ def numbers(rows: Rows, judges: Sequence[str]) -> dict[str, Number]:
     return results
 
 
-def real_numbers(real: Sequence[Real], names: tuple[str, str]) -> dict[str, Number]:
+def real_numbers(real: Sequence[RealAnswers], names: tuple[str, str]) -> dict[str, Number]:
     """The rate of each error on real images: per class, of all, and what it does to accuracy."""
     results: dict[str, Number] = {}
     for way, word in enumerate(WAYS):
@@ -73,13 +73,13 @@ def real_numbers(real: Sequence[Real], names: tuple[str, str]) -> dict[str, Numb
     return results
 
 
-def total(real: Sequence[Real]) -> Real:
+def total(real: Sequence[RealAnswers]) -> RealAnswers:
     """The sum over all classes."""
     parts = ("both", "first", "second", "neither")
-    return Real("all", *(sum(getattr(one, part) for one in real) for part in parts))
+    return RealAnswers("all", *(sum(getattr(one, part) for one in real) for part in parts))
 
 
-def verdict(results: dict[str, Number], real: Sequence[Real], names: tuple[str, str]) -> str:
+def verdict(results: dict[str, Number], real: Sequence[RealAnswers], names: tuple[str, str]) -> str:
     """One line: what the second classifier breaks and mends on real images, and whether it pays."""
     change = results["disagree.real_change"]
     if change.value is None or change.low is None or change.high is None:
@@ -104,7 +104,7 @@ def _words(number: Number) -> str:
     return f"{number.value:.1%} [{number.low:.1%}, {number.high:.1%}]"
 
 
-def _rate(one: Real, way: int, of: str, up: str, down: str) -> Number:
+def _rate(one: RealAnswers, way: int, of: str, up: str, down: str) -> Number:
     protocol = f"{of} that {up} answers right and {down} wrong"
     if not one.n:
         return Number.missing("no real image of the class", protocol)

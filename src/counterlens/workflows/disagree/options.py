@@ -5,7 +5,7 @@ from counterlens.workflows._shared.options import (
     Distributed,
     Output,
     Resumable,
-    Trust,
+    TrustOption,
     option,
     record,
 )
@@ -34,7 +34,7 @@ class DisagreeOptions(
     Output,
     Resumable,
     Compute,
-    Trust,
+    TrustOption,
 ):
     """Options of disagree."""
 

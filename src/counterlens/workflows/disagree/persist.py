@@ -17,16 +17,16 @@ from counterlens.explanations.figure import Panel
 from counterlens.runs import Number, Run, key_part
 from counterlens.workflows._shared.figures import save_figure
 from counterlens.workflows._shared.generate import reread
-from counterlens.workflows.disagree.numbers import Rows, mean, share
-from counterlens.workflows.disagree.search import WAYS, Shared, Task, confidence_in, search
+from counterlens.workflows.disagree.numbers import TableRows, mean, share
+from counterlens.workflows.disagree.search import WAYS, DisagreeTask, Shared, confidence_in, search
 
 
 def persist(
-    task: Task,
+    task: DisagreeTask,
     first: Classifier,
     others: Sequence[Classifier],
     wanted: Sequence[Shared],
-    rows: Rows,
+    rows: TableRows,
     notes: list[str],
 ) -> tuple[list[dict[str, Any]], dict[str, Number]]:
     """Search again with each other second classifier; rows for the table, and numbers.
@@ -60,7 +60,7 @@ def persist(
 
 
 def _carried(
-    run: Run, before: Rows, again: Rows, other: Classifier, known: Sequence[Shared]
+    run: Run, before: TableRows, again: TableRows, other: Classifier, known: Sequence[Shared]
 ) -> list[dict[str, Any]]:
     """Rows of the new search, each with what the other says of the image found before."""
     place = {one.name: one.places[1] for one in known}
@@ -78,7 +78,7 @@ def _carried(
     return rows
 
 
-def _numbers(rows: Rows, other: str, second: str) -> dict[str, Number]:
+def _numbers(rows: TableRows, other: str, second: str) -> dict[str, Number]:
     results: dict[str, Number] = {}
     for way in WAYS:
         part = [row for row in rows if row["way"] == way]
@@ -97,7 +97,7 @@ def _numbers(rows: Rows, other: str, second: str) -> dict[str, Number]:
     return results
 
 
-def _figures(run: Run, rows: Rows, table: Rows) -> None:
+def _figures(run: Run, rows: TableRows, table: TableRows) -> None:
     """As in the paper: the first classifier raised, a row per second classifier."""
     for word in dict.fromkeys(row["class"] for row in table):
         groups = [[row for row in rows if row["class"] == word and row["way"] == WAYS[0]][:8]]

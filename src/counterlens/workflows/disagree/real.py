@@ -34,7 +34,7 @@ NEAREST = 3
 
 
 @dataclass(frozen=True)
-class Real:
+class RealAnswers:
     """Real images of a class: which of the two classifiers answer them right?"""
 
     name: str
@@ -61,7 +61,7 @@ def verify_on(
     rows: list[dict[str, Any]],
     *,
     log: Log,
-) -> list[Real]:
+) -> list[RealAnswers]:
     """Measure both classifiers on real images and add the nearest ones to each image's row."""
     real = as_image_set(spec)
     log(f"{len(real)} real images of {real.name}")
@@ -76,7 +76,7 @@ def verify_on(
             (p.argmax(1) == k)[here] if label >= 0 else here[here]
             for p, k in zip(probs, where, strict=True)
         ]
-        counts.append(Real(name, *pair_counts(right[0], right[1])))
+        counts.append(RealAnswers(name, *pair_counts(right[0], right[1])))
     for way, word in enumerate(("first", "second")):
         part = [row for row in rows if row["way"] == word]
         _neighbours(run, real, pair[way], part, places, way, probs)

@@ -18,7 +18,7 @@ from counterlens.errors import InputError
 from counterlens.explanations.counterfactuals.targets import class_index, class_named
 from counterlens.explanations.figure import Panel
 from counterlens.generators.diffusion.model import LatentDiffusion
-from counterlens.generators.diffusion.optimise import DISAGREEMENT, Settings
+from counterlens.generators.diffusion.optimise import DISAGREEMENT, ChainSettings
 from counterlens.images import ImageSet
 from counterlens.models.weights import weights_hash
 from counterlens.runs import Run, check_gates, key_part, parse_gate
@@ -37,11 +37,11 @@ from counterlens.workflows._shared.objects import headline, load_all, model_give
 from counterlens.workflows._shared.options import takes
 from counterlens.workflows._shared.result import Result
 from counterlens.workflows._shared.session import logger, running
-from counterlens.workflows.disagree.numbers import Rows, numbers, real_numbers, verdict
+from counterlens.workflows.disagree.numbers import TableRows, numbers, real_numbers, verdict
 from counterlens.workflows.disagree.options import DisagreeOptions
 from counterlens.workflows.disagree.persist import persist
 from counterlens.workflows.disagree.real import verify_on
-from counterlens.workflows.disagree.search import WAYS, Pair, Shared, Task, search
+from counterlens.workflows.disagree.search import WAYS, ClassifierPair, DisagreeTask, Shared, search
 
 
 @takes(DisagreeOptions)
@@ -98,7 +98,7 @@ class _Models:
     given: list[str | Classifier]
     names: list[str]
     judged_by: list[str]
-    pair: Pair
+    pair: ClassifierPair
     others: list[Classifier]
     judges: list[Classifier]
     real: str | ImageSet | None
@@ -131,7 +131,9 @@ def _written(options: DisagreeOptions, models: _Models) -> DisagreeOptions:
     )
 
 
-def _task(run: Run, models: _Models, generator: LatentDiffusion, options: DisagreeOptions) -> Task:
+def _task(
+    run: Run, models: _Models, generator: LatentDiffusion, options: DisagreeOptions
+) -> DisagreeTask:
     """How the search is done; the manifest says it, too."""
     settings = search_settings(options, fitting(DISAGREEMENT, generator))
     logarithms = options.score == "logarithms" or (
@@ -153,7 +155,7 @@ def _task(run: Run, models: _Models, generator: LatentDiffusion, options: Disagr
     workers = (
         None if options.on == "here" else Workers(options.on, opened, options.ray_workers, gpus)
     )
-    return Task(
+    return DisagreeTask(
         run, generator, tuple(models.judges), settings, options.count, options.seed,
         options.memory, logger(options), workers, logarithms, options.graphs,
     )  # fmt: skip
@@ -172,7 +174,7 @@ def _check(options: DisagreeOptions) -> None:
     search_settings(options, DISAGREEMENT)
 
 
-def search_settings(options: DisagreeOptions, base: Settings) -> Settings:
+def search_settings(options: DisagreeOptions, base: ChainSettings) -> ChainSettings:
     """The settings of the search: those of its generator, changed by the options."""
     named = {"updates": options.updates, "steps": options.sampling_steps,
              "guidance": options.guidance}  # fmt: skip
@@ -180,8 +182,8 @@ def search_settings(options: DisagreeOptions, base: Settings) -> Settings:
 
 
 def _verify(
-    run: Run, real: str | ImageSet, pair: Pair, wanted: Sequence[Shared],
-    rows: list[dict[str, Any]], task: Task,
+    run: Run, real: str | ImageSet, pair: ClassifierPair, wanted: Sequence[Shared],
+    rows: list[dict[str, Any]], task: DisagreeTask,
 ) -> None:  # fmt: skip
     """To real photographs: their neighbours, rates, and the verdict."""
     places = {one.name: one.places for one in wanted}
@@ -201,7 +203,9 @@ def _gates(run: Run, require: Sequence[str]) -> list[dict[str, Any]]:
     ]
 
 
-def _drawable(task: Task, pair: Pair, wanted: Sequence[Shared], notes: list[str]) -> list[Shared]:
+def _drawable(
+    task: DisagreeTask, pair: ClassifierPair, wanted: Sequence[Shared], notes: list[str]
+) -> list[Shared]:
     """The classes under the words that the generator knows; notes on those it does not."""
     rows, known = [], []
     for one in wanted:
@@ -220,7 +224,7 @@ def _drawable(task: Task, pair: Pair, wanted: Sequence[Shared], notes: list[str]
     return known
 
 
-def shared_classes(pair: Pair, classes: Sequence[str]) -> tuple[list[Shared], list[str]]:
+def shared_classes(pair: ClassifierPair, classes: Sequence[str]) -> tuple[list[Shared], list[str]]:
     """The wanted classes, in both classifiers; and remarks on them."""
     both = [
         Shared(name, captions.word(name), (i, place))
@@ -250,7 +254,7 @@ def shared_classes(pair: Pair, classes: Sequence[str]) -> tuple[list[Shared], li
     return chosen, notes
 
 
-def _figures(run: Run, rows: Rows, pair: Pair) -> None:
+def _figures(run: Run, rows: TableRows, pair: ClassifierPair) -> None:
     """As in the paper: the start above, then each way, with both confidences."""
     for word in dict.fromkeys(row["class"] for row in rows):
         ways = [[r for r in rows if r["class"] == word and r["way"] == way][:8] for way in WAYS]

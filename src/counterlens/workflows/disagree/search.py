@@ -11,7 +11,7 @@ from counterlens.data.synthetic import captions
 from counterlens.explanations.counterfactuals.pixel import confidences, temperature_of
 from counterlens.explanations.counterfactuals.targets import class_named
 from counterlens.explanations.disagreement import (
-    Opinion,
+    JudgedClass,
     by_logarithms,
     disagreement,
     disturbed,
@@ -19,7 +19,7 @@ from counterlens.explanations.disagreement import (
 )
 from counterlens.generators.diffusion.cutouts import seen
 from counterlens.generators.diffusion.model import LatentDiffusion
-from counterlens.generators.diffusion.optimise import Settings, Term
+from counterlens.generators.diffusion.optimise import ChainSettings, Term
 from counterlens.runs import Run, key_part
 from counterlens.types import Images, Scores
 from counterlens.workflows._shared.generate import (
@@ -36,7 +36,7 @@ from counterlens.workflows._shared.generate import (
 from counterlens.workflows._shared.session import Log
 
 WAYS = ("first", "second")
-Pair = tuple[Classifier, Classifier]
+ClassifierPair = tuple[Classifier, Classifier]
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Shared:
 
 
 @dataclass(frozen=True)
-class Task:
+class DisagreeTask:
     """One call: with which generator and how, who judges, and who does the work.
 
     Args:
@@ -61,7 +61,7 @@ class Task:
     run: Run
     model: LatentDiffusion
     judges: tuple[Classifier, ...]
-    settings: Settings
+    settings: ChainSettings
     count: int
     seed: int
     memory: str | None
@@ -84,18 +84,18 @@ def logarithms(nets: Nets, batch: Sequence[Request]) -> list[Term]:
     return by_logarithms(*_opinions(nets, batch))
 
 
-def _opinions(nets: Nets, batch: Sequence[Request]) -> tuple[Opinion, Opinion]:
-    def one(k: int) -> Opinion:
+def _opinions(nets: Nets, batch: Sequence[Request]) -> tuple[JudgedClass, JudgedClass]:
+    def one(k: int) -> JudgedClass:
         net = nets[batch[0].columns[2 * k]]
         places = column([request.columns[2 * k + 1] for request in batch], net.mean.device)
-        return Opinion(net, places, net.preprocess.size[0], temperature_of(net))
+        return JudgedClass(net, places, net.preprocess.size[0], temperature_of(net))
 
     return one(0), one(1)
 
 
 def search(
-    task: Task,
-    pair: Pair,
+    task: DisagreeTask,
+    pair: ClassifierPair,
     wanted: Sequence[Shared],
     *,
     numbers: tuple[int, int] = (0, 1),
@@ -134,7 +134,11 @@ def search(
 
 
 def _rows(
-    task: Task, images: Sequence[Generated], classes: Sequence[Shared], way: int, pair: Pair
+    task: DisagreeTask,
+    images: Sequence[Generated],
+    classes: Sequence[Shared],
+    way: int,
+    pair: ClassifierPair,
 ) -> list[dict[str, Any]]:
     """Everything measured on the PNG files, read back from disk."""
     x = reread(task.run, [one.image for one in images])

@@ -78,13 +78,13 @@ def _croissant(folder: Path, out: Path | None) -> Path:
     return path
 
 
-def _frozen_rows(folder: Path) -> tuple[list[exports.Picture], list[str]]:
+def _frozen_rows(folder: Path) -> tuple[list[exports.ExportedPicture], list[str]]:
     """The pictures of a frozen set of plain files."""
     card = read_json(folder / "card.json")
     if card["format"] != "folder":
         raise InputError(f"{folder} holds its pictures in tar files, expected plain files.")
     rows = [
-        exports.Picture(
+        exports.ExportedPicture(
             str(row["id"]), file_bytes(inside(folder, row["file"])), Path(row["file"]).suffix,
             str(row["label"]), str(row.get("answer") or "") or None, None,
         )
@@ -93,13 +93,13 @@ def _frozen_rows(folder: Path) -> tuple[list[exports.Picture], list[str]]:
     return rows, list(card["classes"])
 
 
-def _gallery(run: Run) -> tuple[list[exports.Picture], list[str]]:
+def _gallery(run: Run) -> tuple[list[exports.ExportedPicture], list[str]]:
     """The pictures that an audit shows, mistakes and unknown images."""
     rows = []
     for row in run.table("gallery"):
         label = row.get("label")
         rows.append(
-            exports.Picture(
+            exports.ExportedPicture(
                 f"{row['group']}/{row['id']}", file_bytes(run.file(row["image"])), ".png",
                 None if label in (None, "", -1) else str(label), row.get("predicted"),
                 row.get("confidence"),

@@ -10,7 +10,7 @@ from counterlens import images
 from counterlens.classifier import Classifier
 from counterlens.data.synthetic import captions
 from counterlens.errors import InputError
-from counterlens.explanations.counterfactuals.masks import Mask, check_mask, softened
+from counterlens.explanations.counterfactuals.masks import SoftMask, check_mask, softened
 from counterlens.explanations.counterfactuals.targets import class_named
 from counterlens.explanations.counterfactuals.uvce import UVCE
 from counterlens.generators.diffusion.words import replaced
@@ -169,7 +169,7 @@ def places_of(guide: Classifier, classifier: Classifier, cases: Sequence[Case]) 
     return places
 
 
-def read_masks(editing: Editing, pictures: Pictures) -> Mask | None:
+def read_masks(editing: Editing, pictures: Pictures) -> SoftMask | None:
     """The user's masks: one for all pictures, one for each, or a segmenter that makes them."""
     if not editing.masks:
         return None

@@ -27,7 +27,7 @@ from counterlens.workflows._shared.features import features_of
 from counterlens.workflows._shared.figures import save
 from counterlens.workflows._shared.names import named
 from counterlens.workflows._shared.pictures import Given
-from counterlens.workflows.explain.job import Job
+from counterlens.workflows.explain.job import ExplainJob
 from counterlens.workflows.explain.maps import explain_maps
 
 FOLDER = "explained"
@@ -145,7 +145,7 @@ def radii_for(classifier: Classifier, norm: Any) -> tuple[float, ...]:
     return usual[2], usual[5]
 
 
-def add_chapter(audit: Audit, job: Job, method: str) -> list[str]:
+def add_chapter(audit: Audit, job: ExplainJob, method: str) -> list[str]:
     """Maps and nearest images beside the counterfactuals; remarks on them."""
     side = job.classifier.preprocess.size[0]
     small = replace(job, pictures=replace(job.pictures, x=seen(job.pictures.x, side)))
@@ -156,7 +156,7 @@ def add_chapter(audit: Audit, job: Job, method: str) -> list[str]:
     return notes
 
 
-def nearest_images(job: Job, audit: Audit) -> list[str]:
+def nearest_images(job: ExplainJob, audit: Audit) -> list[str]:
     """The images of a set whose features are most like those of each mistake."""
     try:
         head(job.classifier)
@@ -217,7 +217,7 @@ def _label(net: Classifier, pool: ImageSet, k: int) -> str | None:
     return net.classes[place] if place >= 0 else str(pool.classes[label])
 
 
-def _picture(job: Job, pool: ImageSet, k: int) -> str:
+def _picture(job: ExplainJob, pool: ImageSet, k: int) -> str:
     net = job.classifier
     pixels = prepare(pool.read(k), net.preprocess, channels=net.channels)
     return save(job.run, f"near-{k}.png", torch.from_numpy(pixels).float() / 255)

@@ -18,7 +18,7 @@ import torch
 from counterlens import images
 from counterlens.ball import Seeds
 from counterlens.classifier import Classifier
-from counterlens.explanations.counterfactuals.masks import Mask
+from counterlens.explanations.counterfactuals.masks import SoftMask
 from counterlens.explanations.counterfactuals.memory import plan_edits
 from counterlens.explanations.counterfactuals.points import PointSegmenter
 from counterlens.explanations.counterfactuals.uvce import (
@@ -42,13 +42,13 @@ from counterlens.workflows._shared.figures import save
 from counterlens.workflows._shared.generate import seed_of
 from counterlens.workflows.explain.cases import Case, cases_of, places_of, read_masks
 from counterlens.workflows.explain.diffusion_numbers import report_cases
-from counterlens.workflows.explain.job import Editing, Job
+from counterlens.workflows.explain.job import Editing, ExplainJob
 
 WORDS = 12
 """Words whose attention is shown."""
 
 
-def explain_diffusion(job: Job) -> dict[str, Number]:
+def explain_diffusion(job: ExplainJob) -> dict[str, Number]:
     """Counterfactuals of every picture, target and guiding classifier; returns the numbers."""
     editing = _editing(job)
     cases, notes = cases_of(
@@ -74,18 +74,18 @@ def explain_diffusion(job: Job) -> dict[str, Number]:
     return report_cases(job, guides, places, rows)
 
 
-def _editing(job: Job) -> Editing:
+def _editing(job: ExplainJob) -> Editing:
     assert job.editing is not None
     return job.editing
 
 
 def _make_all(
-    job: Job,
+    job: ExplainJob,
     editing: Editing,
     cases: Sequence[Case],
     guides: Sequence[Classifier],
     places: Sequence[Sequence[int]],
-    masks: Mask | None,
+    masks: SoftMask | None,
 ) -> None:
     """Make what is not there yet, as many cases at a time as memory allows."""
     settings = editing.settings
@@ -114,11 +114,11 @@ def _make_all(
 
 
 def _prepared(
-    job: Job,
+    job: ExplainJob,
     editing: Editing,
     settings: EditSettings,
     cases: Sequence[Case],
-    masks: Mask | None,
+    masks: SoftMask | None,
 ) -> Prepared:
     """Invert each picture once, keep what was seen, and give each case its row."""
     pictures = list(dict.fromkeys(case.picture for case in cases))
@@ -139,8 +139,8 @@ def _prepared(
 
 
 def _masks_of(
-    job: Job, editing: Editing, pictures: Sequence[int], masks: Mask | None
-) -> Mask | PointSegmenter | None:
+    job: ExplainJob, editing: Editing, pictures: Sequence[int], masks: SoftMask | None
+) -> SoftMask | PointSegmenter | None:
     """The masks of some pictures: the user's, a segmenter's, or by attention."""
     if masks is not None:
         return masks[list(pictures)]
@@ -177,7 +177,7 @@ def _bits(x: torch.Tensor) -> torch.Tensor:
 
 
 def _make(
-    job: Job,
+    job: ExplainJob,
     settings: EditSettings,
     cases: Sequence[Case],
     guide: Classifier,

@@ -19,7 +19,7 @@ from counterlens.runs import Number, key_part
 from counterlens.types import Images, Probs
 from counterlens.workflows._shared.figures import save_figure
 from counterlens.workflows._shared.generate import reread
-from counterlens.workflows.explain.job import Job
+from counterlens.workflows.explain.job import ExplainJob
 
 SURE = 0.8
 FAITHFUL = 30.0
@@ -27,7 +27,7 @@ FIGURES = 12
 
 
 def report_cases(
-    job: Job,
+    job: ExplainJob,
     guides: Sequence[Classifier],
     places: Sequence[Sequence[int]],
     cases: Sequence[Sequence[dict[str, Any]]],
@@ -63,7 +63,7 @@ def confidences_at(net: Classifier, x: Images) -> Probs:
 
 
 def _rows(
-    job: Job,
+    job: ExplainJob,
     guides: Sequence[Classifier],
     names: Sequence[str],
     places: Sequence[Sequence[int]],
@@ -191,7 +191,7 @@ def _mean(values: np.ndarray, bounds: tuple[float, float], protocol: str) -> Num
     return Number(float(values.mean()), len(values), low, high, protocol)
 
 
-def _figures(job: Job, rows: Sequence[dict[str, Any]], names: Sequence[str]) -> None:
+def _figures(job: ExplainJob, rows: Sequence[dict[str, Any]], names: Sequence[str]) -> None:
     """A figure per picture: how it was understood, and what each guide made of it."""
     for i, name in enumerate(list(dict.fromkeys(row["id"] for row in rows))[:FIGURES]):
         part = [row for row in rows if row["id"] == name]

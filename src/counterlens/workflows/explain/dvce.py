@@ -7,7 +7,7 @@ import torch
 
 from counterlens.errors import InputError
 from counterlens.explanations.counterfactuals import dvce as guided
-from counterlens.explanations.counterfactuals.dvce import Settings, dvce
+from counterlens.explanations.counterfactuals.dvce import DvceSettings, dvce
 from counterlens.explanations.counterfactuals.evidence import (
     EVIDENCE,
     NOISE,
@@ -27,14 +27,14 @@ from counterlens.search import frozen
 from counterlens.types import Images, Labels
 from counterlens.workflows._shared.figures import save_figure
 from counterlens.workflows._shared.generate import seed_of
-from counterlens.workflows.explain.job import Job
+from counterlens.workflows.explain.job import ExplainJob
 from counterlens.workflows.explain.options import DvceOptions
 from counterlens.workflows.explain.pixel import FIGURES, mean_of, share_of, table_rows
 
 SURE = 0.8
 
 
-def explain_dvce(job: Job, options: DvceOptions) -> dict[str, Number]:
+def explain_dvce(job: ExplainJob, options: DvceOptions) -> dict[str, Number]:
     """One counterfactual of every picture and target; returns the run's numbers."""
     result = _search(job, options)
     opinions = [
@@ -64,7 +64,7 @@ def explain_dvce(job: Job, options: DvceOptions) -> dict[str, Number]:
     return out
 
 
-def _search(job: Job, options: DvceOptions) -> Counterfactuals:
+def _search(job: ExplainJob, options: DvceOptions) -> Counterfactuals:
     """All counterfactuals, a batch at a time; a resumed run skips what it has."""
     assert job.generator is not None
     model, settings = job.generator, chain_of(options)
@@ -89,13 +89,15 @@ def _search(job: Job, options: DvceOptions) -> Counterfactuals:
     return _measured(job, image, target, torch.cat(parts))
 
 
-def chain_of(options: DvceOptions) -> Settings:
+def chain_of(options: DvceOptions) -> DvceSettings:
     """The paper's settings with so many steps, of which the second half is walked."""
     steps = options.sampling_steps
     return replace(guided.PAPER, steps=steps, start=max(1, steps // 2))
 
 
-def _batch(job: Job, nets: list[Any], image: Labels, target: Labels, settings: Settings) -> Images:
+def _batch(
+    job: ExplainJob, nets: list[Any], image: Labels, target: Labels, settings: DvceSettings
+) -> Images:
     assert job.generator is not None
     model, names = job.generator, job.classifier.classes
     terms = [class_term(net, matched(net, names, target)) for net in nets]
@@ -120,7 +122,7 @@ def _batch(job: Job, nets: list[Any], image: Labels, target: Labels, settings: S
     return images.cpu()
 
 
-def _measured(job: Job, image: Labels, target: Labels, points: Images) -> Counterfactuals:
+def _measured(job: ExplainJob, image: Labels, target: Labels, points: Images) -> Counterfactuals:
     """What the classifier says of them; the budget that a row needed stands for its radius."""
     x, side = job.pictures.x[image], job.classifier.preprocess.size[0]
     before, probs = (confidences(job.classifier, seen(images, side)) for images in (x, points))
@@ -137,7 +139,7 @@ def _measured(job: Job, image: Labels, target: Labels, points: Images) -> Counte
     )  # fmt: skip
 
 
-def _draw(job: Job, result: Counterfactuals, words: list[str]) -> None:
+def _draw(job: ExplainJob, result: Counterfactuals, words: list[str]) -> None:
     """A figure per picture: a row per target."""
     classes = job.classifier.classes
     for i in range(min(len(job.pictures), FIGURES)):

@@ -5,22 +5,22 @@ from counterlens.explanations.edits.variants import flip_numbers
 from counterlens.explanations.figure import Panel
 from counterlens.runs import Number
 from counterlens.workflows._shared.figures import save, save_figure
-from counterlens.workflows.explain.job import Job
+from counterlens.workflows.explain.job import ExplainJob
 
 COLUMNS = 8
 
 
-def explain_colour(job: Job) -> dict[str, Number]:
+def explain_colour(job: ExplainJob) -> dict[str, Number]:
     """Hues, saturations, grey and channel orders."""
     return _explain(job, "bias.colour")
 
 
-def explain_frame(job: Job) -> dict[str, Number]:
+def explain_frame(job: ExplainJob) -> dict[str, Number]:
     """Small shifts, scales and crops."""
     return _explain(job, "bias.frame")
 
 
-def _explain(job: Job, key: str) -> dict[str, Number]:
+def _explain(job: ExplainJob, key: str) -> dict[str, Number]:
     what, sweep = SWEEPS[key]
     variants = sweep()
     classes = job.classifier.classes

@@ -39,7 +39,7 @@ class Editing:
 
 
 @dataclass(frozen=True)
-class Job:
+class ExplainJob:
     """One call of explain: which classifier is explained, on which pictures.
 
     Args:

@@ -7,10 +7,10 @@ from counterlens.explanations.figure import Panel
 from counterlens.models.parts import cam_layer
 from counterlens.runs import Number, key_part
 from counterlens.workflows._shared.figures import save, save_figure
-from counterlens.workflows.explain.job import Job
+from counterlens.workflows.explain.job import ExplainJob
 
 
-def explain_maps(job: Job, *, figures: str = "figure") -> dict[str, Number]:
+def explain_maps(job: ExplainJob, *, figures: str = "figure") -> dict[str, Number]:
     """Grad-CAM and HiResCAM of every picture and target.
 
     Args:

@@ -4,7 +4,7 @@ from counterlens.workflows._shared.options import (
     Compute,
     Output,
     Resumable,
-    Trust,
+    TrustOption,
     option,
     record,
 )
@@ -27,7 +27,7 @@ from counterlens.workflows._shared.search_options import (
 
 
 @record
-class ExplainOptions(Output, Resumable, Compute, Trust):
+class ExplainOptions(Output, Resumable, Compute, TrustOption):
     """Of every method."""
 
     limit: int | None = option(
@@ -53,7 +53,7 @@ class ExplainOptions(Output, Resumable, Compute, Trust):
 
 
 @record
-class Targets:
+class TargetOptions:
     """Of methods that explain a class."""
 
     target: tuple[str, ...] = option(
@@ -66,13 +66,13 @@ class Targets:
 
 
 @record
-class PixelOptions(PixelSearch, ExplainOptions, Judges, Targets):
+class PixelOptions(PixelSearch, ExplainOptions, Judges, TargetOptions):
     """Options of explain pixel."""
 
 
 @record
 class DiffusionOptions(
-    SearchSettings, HalfOption, MemoryOption, GeneratorOption, ExplainOptions, Judges, Targets
+    SearchSettings, HalfOption, MemoryOption, GeneratorOption, ExplainOptions, Judges, TargetOptions
 ):
     """Options of explain diffusion."""
 
@@ -102,7 +102,7 @@ class DiffusionOptions(
 
 
 @record
-class DvceOptions(HalfOption, GeneratorOption, ExplainOptions, Judges, Robust, Targets):
+class DvceOptions(HalfOption, GeneratorOption, ExplainOptions, Judges, Robust, TargetOptions):
     """Options of explain dvce."""
 
     sampling_steps: int = sampling_steps(200, ", of which the second half is walked")
@@ -112,7 +112,7 @@ class DvceOptions(HalfOption, GeneratorOption, ExplainOptions, Judges, Robust, T
 
 
 @record
-class CamOptions(ExplainOptions, Targets):
+class CamOptions(ExplainOptions, TargetOptions):
     """Options of explain cam."""
 
 

@@ -28,7 +28,7 @@ from counterlens.metrics.intervals.closed_form import mean_interval, wilson
 from counterlens.progress import doing
 from counterlens.runs import Number, atomic, key_part
 from counterlens.workflows._shared.figures import difference, save, save_figure
-from counterlens.workflows.explain.job import Job
+from counterlens.workflows.explain.job import ExplainJob
 from counterlens.workflows.explain.options import PixelOptions
 
 SURE = 0.9
@@ -36,7 +36,7 @@ FIGURES = 12
 """At most so many pictures get a figure, of at most so many targets; all are in the table."""
 
 
-def explain_pixel(job: Job, options: PixelOptions) -> dict[str, Number]:
+def explain_pixel(job: ExplainJob, options: PixelOptions) -> dict[str, Number]:
     """Counterfactuals of every picture, target and radius; returns the run's numbers."""
     result = search(job, options)
     opinions = [
@@ -49,7 +49,7 @@ def explain_pixel(job: Job, options: PixelOptions) -> dict[str, Number]:
     return numbers(result, opinions, words)
 
 
-def search(job: Job, options: PixelOptions) -> Counterfactuals:
+def search(job: ExplainJob, options: PixelOptions) -> Counterfactuals:
     """All counterfactuals of a job, a few pictures at a time; a resumed run skips what it has."""
     norm = cast(Norm, options.norm)
     radii = job.radii or default_radii(norm, job.classifier.preprocess.size)
@@ -118,7 +118,7 @@ def numbers(
 
 
 def draw(
-    job: Job, result: Counterfactuals, opinions: Sequence[Opinion], words: Sequence[str]
+    job: ExplainJob, result: Counterfactuals, opinions: Sequence[Opinion], words: Sequence[str]
 ) -> None:
     """A figure per picture as in the paper: a row per target, a column per radius."""
     classes = job.classifier.classes
@@ -142,7 +142,7 @@ def _panel(result: Counterfactuals, k: int, name: str, word: str) -> Panel:
 
 
 def table_rows(
-    job: Job,
+    job: ExplainJob,
     result: Counterfactuals,
     opinions: Sequence[Opinion],
     words: Sequence[str],

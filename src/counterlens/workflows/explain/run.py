@@ -39,7 +39,7 @@ from counterlens.workflows.explain.chapter import WORST, Audit, add_chapter, rad
 from counterlens.workflows.explain.diffusion import explain_diffusion
 from counterlens.workflows.explain.dvce import explain_dvce
 from counterlens.workflows.explain.edits import explain_colour, explain_frame
-from counterlens.workflows.explain.job import Editing, Job
+from counterlens.workflows.explain.job import Editing, ExplainJob
 from counterlens.workflows.explain.maps import explain_maps
 from counterlens.workflows.explain.options import (
     METHODS,
@@ -50,7 +50,7 @@ from counterlens.workflows.explain.options import (
 )
 from counterlens.workflows.explain.pixel import explain_pixel
 
-EXPLAIN: Mapping[str, Callable[[Job, Any], dict[str, Number]]] = {
+EXPLAIN: Mapping[str, Callable[[ExplainJob, Any], dict[str, Number]]] = {
     "pixel": explain_pixel,
     "diffusion": lambda job, _: explain_diffusion(job),
     "dvce": explain_dvce,
@@ -106,7 +106,7 @@ def explain(model: object, images: object = (), *, method: str, options: Explain
     name = f"{key_part(classifier.name)}-{_short(pictures.ids)}"
     with running("explain", call.written, name=name, inputs=inputs, folder=folder) as run:
         _note(run, call, pictures, editing)
-        job = Job(
+        job = ExplainJob(
             run, classifier, call.judges, pictures, probs, targets, options.seed, logger(options),
             radii=radii, editing=editing, generator=generator, robust=call.robust,
         )  # fmt: skip
@@ -251,7 +251,7 @@ def _note(run: Run, call: _Call, pictures: Pictures, editing: Editing | None) ->
     )
 
 
-def _notes(job: Job, options: ExplainOptions) -> list[str]:
+def _notes(job: ExplainJob, options: ExplainOptions) -> list[str]:
     """Remarks for the report."""
     notes = list(job.pictures.notes)
     if isinstance(options, PixelOptions):
@@ -261,7 +261,7 @@ def _notes(job: Job, options: ExplainOptions) -> list[str]:
     return notes
 
 
-def _explained(job: Job) -> list[str]:
+def _explained(job: ExplainJob) -> list[str]:
     """A sentence on targets that are the answer already."""
     same = [
         f"{job.classifier.classes[t]} ({name})"

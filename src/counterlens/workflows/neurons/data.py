@@ -22,7 +22,7 @@ PART = 128
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownFeatures:
     """A set as the last layer of a classifier sees it.
 
     Args:
@@ -50,7 +50,7 @@ class Known:
 
 def read_known(
     classifier: Classifier, data: object, *, limit: int | None, seed: int, log: Log
-) -> Known:
+) -> KnownFeatures:
     """Open a set and pass once over it."""
     size = fitting_size(classifier.preprocess)
     images = (
@@ -64,7 +64,7 @@ def read_known(
     n = len(images)
     parts = [range(at, min(at + PART, n)) for at in range(0, n, PART)]
     phi = torch.cat([activations(classifier, pixels(classifier, images, p)) for p in parts])
-    return Known(images, phi, logits_of(classifier, phi), labels_of(classifier, images))
+    return KnownFeatures(images, phi, logits_of(classifier, phi), labels_of(classifier, images))
 
 
 def labels_of(classifier: Classifier, images: ImageSet) -> Labels:

@@ -20,7 +20,7 @@ from counterlens.errors import InputError
 from counterlens.explanations.counterfactuals.targets import class_index
 from counterlens.explanations.figure import Panel
 from counterlens.generators.diffusion.model import LatentDiffusion
-from counterlens.generators.diffusion.optimise import COUNTERFACTUAL, Settings, Term
+from counterlens.generators.diffusion.optimise import COUNTERFACTUAL, ChainSettings, Term
 from counterlens.generators.diffusion.optimise import draw as draw_prompts
 from counterlens.metrics.intervals.closed_form import wilson
 from counterlens.models.captioner import Captioner, load_captioner
@@ -75,7 +75,7 @@ class Drawing:
     model: LatentDiffusion
     units: tuple[int, ...]
     data: object
-    settings: Settings
+    settings: ChainSettings
     count: int
     seed: int
     memory: str | None

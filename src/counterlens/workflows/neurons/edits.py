@@ -77,7 +77,7 @@ def usual(model: LatentDiffusion) -> EditSettings:
 
 
 @dataclass(frozen=True)
-class Editing:
+class FeatureEditing:
     """One call: which features, on which images, with which generator.
 
     Args:
@@ -117,7 +117,7 @@ def counterfactual(job: NeuronJob, options: CounterfactualOptions) -> NeuronWork
     def work(run: Run) -> tuple[FeatureRows, dict[str, Number]]:
         run.note(search=asdict(settings.chain), generator=model.name)
         run.write_table("notes", [{"note": note} for note in pictures.notes])
-        editing = Editing(
+        editing = FeatureEditing(
             run, net, model, pictures, _objects(net, pictures), masks, settings, options.seed,
             options.memory, job.log,
         )  # fmt: skip
@@ -166,7 +166,7 @@ def direction_term(classifier: Classifier, direction: Direction, weight: float, 
 
 
 def edit_directions(
-    job: Editing, directions: Sequence[Direction]
+    job: FeatureEditing, directions: Sequence[Direction]
 ) -> tuple[list[dict[str, Any]], dict[str, Number]]:
     """Every feature, raised and lowered, on every picture: rows, and numbers."""
     names = [f"picture-{i:03d}" for i in range(len(job.pictures))]
@@ -204,7 +204,9 @@ def measured(
     return torch.cat(values), torch.cat(sure)
 
 
-def _plan(job: Editing, directions: Sequence[Direction], count: int) -> tuple[StoredSteps, int]:
+def _plan(
+    job: FeatureEditing, directions: Sequence[Direction], count: int
+) -> tuple[StoredSteps, int]:
     """What to keep for the backward pass, and pictures at a time."""
     chain, count = job.settings.chain, min(count, MOST)
     some = begin(job.model, [""] * count, torch.zeros(count).long(), steps=chain.steps)
@@ -213,7 +215,7 @@ def _plan(job: Editing, directions: Sequence[Direction], count: int) -> tuple[St
 
 
 def _make(
-    job: Editing,
+    job: FeatureEditing,
     directions: Sequence[Direction],
     rows: Sequence[int],
     stored: StoredSteps,
@@ -239,8 +241,8 @@ def _make(
 
 
 def _edit(
-    job: Editing, ready: Prepared, prompts: list[str], words: list[str], direction: Direction,
-    weight: float, seeds: torch.Tensor, stored: StoredSteps,
+    job: FeatureEditing, ready: Prepared, prompts: list[str], words: list[str],
+    direction: Direction, weight: float, seeds: torch.Tensor, stored: StoredSteps,
 ) -> Images:  # fmt: skip
     updates = job.settings.chain.updates
 
@@ -260,7 +262,9 @@ def _path(run: Run, direction: Direction, way: str, name: str) -> Any:
     return run.path("images", f"{key(direction)}-{name}-{way}.png")
 
 
-def _measure(job: Editing, direction: Direction, names: Sequence[str]) -> list[dict[str, Any]]:
+def _measure(
+    job: FeatureEditing, direction: Direction, names: Sequence[str]
+) -> list[dict[str, Any]]:
     """Values and confidences of the files as they lie on disk; the figure."""
     arms: dict[str, tuple[Images, Scores, Probs]] = {}
     images = {"start": job.pictures.x}
@@ -286,7 +290,7 @@ def _measure(job: Editing, direction: Direction, names: Sequence[str]) -> list[d
 
 
 def _row(
-    job: Editing, direction: Direction, way: str, i: int, name: str,
+    job: FeatureEditing, direction: Direction, way: str, i: int, name: str,
     arms: dict[str, tuple[Images, Scores, Probs]],
 ) -> dict[str, Any]:  # fmt: skip
     x, values, sure = arms[way]
@@ -310,7 +314,7 @@ def _row(
 
 
 def _numbers(
-    job: Editing, direction: Direction, rows: Sequence[dict[str, Any]]
+    job: FeatureEditing, direction: Direction, rows: Sequence[dict[str, Any]]
 ) -> dict[str, Number]:
     """Means of value and confidence: as it is, raised, lowered."""
     start = f"feature.{key(direction)}"

@@ -27,7 +27,7 @@ from counterlens.workflows._shared.figures import save, save_figure
 from counterlens.workflows._shared.objects import pictures_given
 from counterlens.workflows._shared.pictures import open_pictures
 from counterlens.workflows._shared.session import Log
-from counterlens.workflows.neurons.data import Known, read_known
+from counterlens.workflows.neurons.data import KnownFeatures, read_known
 from counterlens.workflows.neurons.job import FeatureRows, NeuronJob, NeuronWork
 from counterlens.workflows.neurons.options import ComponentOptions
 from counterlens.workflows.neurons.pixel import key, on_pictures
@@ -59,7 +59,7 @@ def npca(job: NeuronJob, options: ComponentOptions) -> NeuronWork:
 
 
 def components(
-    classifier: Classifier, known: Known, names: Sequence[str], *, first: int = FIRST
+    classifier: Classifier, known: KnownFeatures, names: Sequence[str], *, first: int = FIRST
 ) -> list[tuple[NeuralPCA, Direction]]:
     """CLASS:COMPONENT, or CLASS for its first components, or all for those of every class."""
     wanted: dict[int, list[int | None]] = {}
@@ -106,7 +106,7 @@ def parse(text: str) -> tuple[str, int | None]:
 def show_components(
     run: Run,
     classifier: Classifier,
-    known: Known,
+    known: KnownFeatures,
     chosen: Sequence[tuple[NeuralPCA, Direction]],
     log: Log,
 ) -> tuple[list[dict[str, Any]], dict[str, Number]]:
@@ -129,7 +129,7 @@ def show_components(
 
 
 def _contribution(
-    classifier: Classifier, known: Known, pca: NeuralPCA, direction: Direction
+    classifier: Classifier, known: KnownFeatures, pca: NeuralPCA, direction: Direction
 ) -> dict[str, Any]:
     """What a component adds to the logit, on images of its class and of others."""
     values = direction.values(known.features.double())
@@ -148,8 +148,8 @@ def _contribution(
 
 
 def show_top(
-    run: Run, classifier: Classifier, known: Known, direction: Direction, here: torch.Tensor,
-    how: str, extra: dict[int, dict[str, Any]] | None = None,
+    run: Run, classifier: Classifier, known: KnownFeatures, direction: Direction,
+    here: torch.Tensor, how: str, extra: dict[int, dict[str, Any]] | None = None,
 ) -> list[dict[str, Any]]:  # fmt: skip
     """The images that drive a direction most, and where."""
     places = torch.nonzero(here).flatten()
@@ -178,7 +178,7 @@ def show_top(
 
 
 def _harm(
-    run: Run, classifier: Classifier, known: Known, direction: Direction
+    run: Run, classifier: Classifier, known: KnownFeatures, direction: Direction
 ) -> tuple[dict[str, Number], list[dict[str, Any]]]:
     """How many images of other classes are taken for the class, and by this component."""
     assert direction.target is not None

@@ -24,11 +24,11 @@ from counterlens.explanations.counterfactuals.attention_masks import attention_m
 from counterlens.explanations.counterfactuals.masks import resized
 from counterlens.generators.diffusion.cutouts import seen
 from counterlens.generators.diffusion.model import LatentDiffusion
-from counterlens.metrics.saliency import Mask
+from counterlens.metrics.saliency import MaskBatch
 from counterlens.runs import user_path
 from counterlens.types import Images, Labels
 from counterlens.workflows._shared.session import Log
-from counterlens.workflows.neurons.data import Known
+from counterlens.workflows.neurons.data import KnownFeatures
 from counterlens.workflows.neurons.scan import pixels
 
 LEAST, MOST = 0.01, 0.95
@@ -39,7 +39,7 @@ Find = Callable[[Images, Labels], Bool[Tensor, "b h w"]]
 
 
 @dataclass(frozen=True)
-class Masks:
+class ObjectMasks:
     """Masks of a set at the classifier's size.
 
     Args:
@@ -49,7 +49,7 @@ class Masks:
         independent: of the classifier that is looked into.
     """
 
-    masks: Mask
+    masks: MaskBatch
     usable: Bool[Tensor, "n"]
     origin: str
     independent: bool = True
@@ -57,14 +57,14 @@ class Masks:
 
 def find_masks(
     classifier: Classifier,
-    known: Known,
+    known: KnownFeatures,
     data: object,
     spec: str | None,
     *,
     attention: Callable[[], Find],
     generator: bool,
     log: Log,
-) -> Masks:
+) -> ObjectMasks:
     """Masks of a spec; without one the best there are.
 
     Args:
@@ -103,7 +103,7 @@ def find_masks(
             f"none of the {len(masks)} masks ({origin}) shows an object and a background: all are "
             "missing, empty or full. Check --mask."
         )
-    return Masks(masks, usable, origin, independent=spec != "cam")
+    return ObjectMasks(masks, usable, origin, independent=spec != "cam")
 
 
 def by_attention(model: LatentDiffusion, classifier: Classifier, seed: int) -> Find:
@@ -120,7 +120,7 @@ def by_attention(model: LatentDiffusion, classifier: Classifier, seed: int) -> F
     return find
 
 
-def _given(classifier: Classifier, known: Known, read: ReadMask) -> Mask:
+def _given(classifier: Classifier, known: KnownFeatures, read: ReadMask) -> MaskBatch:
     height, width = classifier.preprocess.size
     masks = torch.zeros(len(known.images), height, width, dtype=torch.bool)
     fit = replace(classifier.preprocess, interpolation="nearest")
@@ -145,7 +145,7 @@ def _same_shape(picture: tuple[int, ...], mask: tuple[int, ...], name: str) -> N
         )
 
 
-def _computed(classifier: Classifier, known: Known, find: Find, log: Log) -> Mask:
+def _computed(classifier: Classifier, known: KnownFeatures, find: Find, log: Log) -> MaskBatch:
     parts = []
     for at in range(0, len(known.images), PART):
         rows = range(at, min(at + PART, len(known.images)))

@@ -7,7 +7,7 @@ from counterlens.workflows._shared.options import (
     Distributed,
     Output,
     Resumable,
-    Trust,
+    TrustOption,
     option,
     record,
 )
@@ -26,7 +26,7 @@ FEATURES, IMAGES = "Features", "Images"
 
 
 @record
-class NeuronOptions(Output, Resumable, Compute, Trust):
+class NeuronOptions(Output, Resumable, Compute, TrustOption):
     """Of every method."""
 
 

@@ -10,7 +10,7 @@ from counterlens.explanations.cam import feature_saliency, overlay
 from counterlens.explanations.counterfactuals.targets import class_index
 from counterlens.explanations.features.directions import Direction, unit_direction
 from counterlens.explanations.features.feature_attack import feature_attack
-from counterlens.explanations.features.neurons import Kind, NeuronPictures, neuron_pictures
+from counterlens.explanations.features.neurons import NeuronKind, NeuronPictures, neuron_pictures
 from counterlens.explanations.figure import Panel
 from counterlens.models.parts import head
 from counterlens.runs import Number, Run, key_part
@@ -34,7 +34,7 @@ def show(job: NeuronJob, options: ShowOptions) -> NeuronWork:
     def work(run: Run) -> tuple[FeatureRows, dict[str, Number]]:
         rows: FeatureRows = []
         panels: list[Panel] = []
-        kinds: tuple[tuple[Kind, list[int]], ...] = (("unit", units), ("logit", classes))
+        kinds: tuple[tuple[NeuronKind, list[int]], ...] = (("unit", units), ("logit", classes))
         for kind, numbers in kinds:
             if not numbers:
                 continue

@@ -24,7 +24,7 @@ from counterlens.generators.diffusion.cutouts import seen
 from counterlens.images import ImageSet, prepared
 from counterlens.metrics.intervals.closed_form import wilson
 from counterlens.models.parts import features, head
-from counterlens.objectives import Table
+from counterlens.objectives import ScoreTable
 from counterlens.runs import Number, Run, atomic
 from counterlens.search import frozen
 from counterlens.types import Images
@@ -83,7 +83,7 @@ def activations(classifier: Classifier, x: Images) -> Float[Tensor, "b d"]:
     return torch.cat(parts)
 
 
-def units_and_logits(classifier: Classifier) -> Table:
+def units_and_logits(classifier: Classifier) -> ScoreTable:
     """Units first, then logits, of images of the classifier's size; differentiable."""
     last = head(classifier)
 

@@ -31,10 +31,10 @@ from counterlens.types import Images
 from counterlens.workflows._shared.figures import save, save_figure
 from counterlens.workflows._shared.generator import misfit, open_generator_for
 from counterlens.workflows._shared.session import Log
-from counterlens.workflows.neurons.data import Known, read_known
+from counterlens.workflows.neurons.data import KnownFeatures, read_known
 from counterlens.workflows.neurons.job import FeatureRows, NeuronJob, NeuronWork
 from counterlens.workflows.neurons.npca import components
-from counterlens.workflows.neurons.object_masks import Find, Masks, by_attention, find_masks
+from counterlens.workflows.neurons.object_masks import Find, ObjectMasks, by_attention, find_masks
 from counterlens.workflows.neurons.options import SpuriousOptions
 from counterlens.workflows.neurons.pixel import key
 from counterlens.workflows.neurons.scan import pixels
@@ -50,7 +50,7 @@ PART = 64
 
 
 @dataclass(frozen=True)
-class Candidate:
+class FeatureCandidate:
     """One feature and the images it is judged on, those that drive it most first."""
 
     direction: Direction
@@ -60,10 +60,10 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Judged:
+class JudgedFeature:
     """One row of the table."""
 
-    candidate: Candidate
+    candidate: FeatureCandidate
     place: Place
     verdict: str
 
@@ -101,8 +101,12 @@ def spurious(job: NeuronJob, options: SpuriousOptions) -> NeuronWork:
 
 
 def _chosen(
-    job: NeuronJob, options: SpuriousOptions, known: Known, masks: Masks, units: Sequence[Direction]
-) -> list[Candidate]:
+    job: NeuronJob,
+    options: SpuriousOptions,
+    known: KnownFeatures,
+    masks: ObjectMasks,
+    units: Sequence[Direction],
+) -> list[FeatureCandidate]:
     """The features to rank, each with the images that it is judged on."""
     if not (units or options.npca):
         return features_of_classes(job.classifier, known, masks)
@@ -116,7 +120,7 @@ def _chosen(
     return chosen
 
 
-def _notes(known: Known, masks: Masks) -> list[str]:
+def _notes(known: KnownFeatures, masks: ObjectMasks) -> list[str]:
     """Remarks on the masks for the report."""
     left = int((~masks.usable).sum())
     notes = [] if masks.independent else [f"Masks: {masks.origin}."]
@@ -128,7 +132,9 @@ def _notes(known: Known, masks: Masks) -> list[str]:
     return notes
 
 
-def features_of_classes(classifier: Classifier, known: Known, masks: Masks) -> list[Candidate]:
+def features_of_classes(
+    classifier: Classifier, known: KnownFeatures, masks: ObjectMasks
+) -> list[FeatureCandidate]:
     """The units that speak for each class most."""
     candidates = []
     for target in sorted(set(known.classes[masks.usable].tolist())):
@@ -145,8 +151,8 @@ def features_of_classes(classifier: Classifier, known: Known, masks: Masks) -> l
 
 
 def candidate(
-    direction: Direction, target: int | None, known: Known, masks: Masks
-) -> Candidate | None:
+    direction: Direction, target: int | None, known: KnownFeatures, masks: ObjectMasks
+) -> FeatureCandidate | None:
     """A feature with the images that drive it most; None where there are too few.
 
     Args:
@@ -160,18 +166,18 @@ def candidate(
     count = max(FEWEST, int(SHARE * len(rows)))
     order = torch.argsort(values, descending=True, stable=True)[:count]
     chosen = tuple(rows[order].tolist())
-    return Candidate(direction, target, chosen, values[order].mean().item())
+    return FeatureCandidate(direction, target, chosen, values[order].mean().item())
 
 
 def judge(
     classifier: Classifier,
-    candidates: Sequence[Candidate],
-    masks: Masks,
+    candidates: Sequence[FeatureCandidate],
+    masks: ObjectMasks,
     read: Callable[[Sequence[int]], Images],
     *,
     log: Log,
     seed: int = 0,
-) -> list[Judged]:
+) -> list[JudgedFeature]:
     """Where each feature lives, in the order of the table.
 
     Args:
@@ -209,14 +215,14 @@ def judge(
         raise InputError("no feature has a map with any mass, so there is nothing to rank.")
     known = [place for _, place in there]
     words = verdicts(known)
-    return [Judged(there[i][0], known[i], words[i]) for i in ranked(known)]
+    return [JudgedFeature(there[i][0], known[i], words[i]) for i in ranked(known)]
 
 
 def _shares(
     classifier: Classifier,
     x: Images,
     weights: Float[Tensor, "m d"],
-    masks: Masks,
+    masks: ObjectMasks,
     rows: Sequence[int],
     layer: CamLayer,
 ) -> Float[Tensor, "b m"]:
@@ -225,7 +231,12 @@ def _shares(
 
 
 def write_spurious(
-    run: Run, classifier: Classifier, known: Known, masks: Masks, judged: Sequence[Judged], log: Log
+    run: Run,
+    classifier: Classifier,
+    known: KnownFeatures,
+    masks: ObjectMasks,
+    judged: Sequence[JudgedFeature],
+    log: Log,
 ) -> dict[str, Number]:
     """The ranked table, pictures of its first rows, and numbers."""
     rows = [_row(classifier, known, one, rank) for rank, one in enumerate(judged, 1)]
@@ -256,7 +267,7 @@ def write_spurious(
     }
 
 
-def protocol(masks: Masks) -> str:
+def protocol(masks: ObjectMasks) -> str:
     """How the shares were measured."""
     return (
         "mean share of HiResCAM mass outside the object, over the images of the class that drive "
@@ -264,7 +275,9 @@ def protocol(masks: Masks) -> str:
     )
 
 
-def _row(classifier: Classifier, known: Known, one: Judged, rank: int) -> dict[str, Any]:
+def _row(
+    classifier: Classifier, known: KnownFeatures, one: JudgedFeature, rank: int
+) -> dict[str, Any]:
     direction, target = one.candidate.direction, one.candidate.target
     name = direction.name
     if target is not None and direction.kind == "unit":
@@ -285,7 +298,7 @@ def _row(classifier: Classifier, known: Known, one: Judged, rank: int) -> dict[s
 
 
 def _pictures(
-    classifier: Classifier, known: Known, masks: Masks, one: Judged
+    classifier: Classifier, known: KnownFeatures, masks: ObjectMasks, one: JudgedFeature
 ) -> tuple[Images, Images, Images]:
     """The first images, their maps laid over them, and the images with the background dimmed."""
     rows = list(one.candidate.rows[:PICTURES])

@@ -50,7 +50,7 @@ WORDS: dict[str, tuple[str, tuple[float, float]]] = {
     "smoothness": ("correlation of the change at neighbouring pixels", (-1.0, 1.0)),
 }
 
-Columns = dict[str, Float[Tensor, "n"]]
+_Columns = dict[str, Float[Tensor, "n"]]
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Measured:
     """
 
     guide: str
-    columns: Columns
+    columns: _Columns
     answers: Mapping[str, tuple[str, ...]]
     blocks: Float[Tensor, "m"] | None
 
@@ -103,7 +103,7 @@ def measure(
 
 def _validity(
     bench: Bench, z: Images, guide: Classifier
-) -> tuple[Columns, dict[str, tuple[str, ...]]]:
+) -> tuple[_Columns, dict[str, tuple[str, ...]]]:
     place = matched(guide, bench.classifier.classes, bench.target)
     size = rows_that_fit(z, guide.mean.device)
     before, probs = (
@@ -123,12 +123,12 @@ def _validity(
 
 def _truth(
     bench: Bench, z: Images, judges: Sequence[Classifier], answers: dict[str, tuple[str, ...]]
-) -> Columns:
+) -> _Columns:
     """The answers of classifiers that took no part; they go into `answers`."""
     if not judges:
         return {}
     votes, sure = [], []
-    columns: Columns = {}
+    columns: _Columns = {}
     for judge in judges:
         place = matched(judge, bench.classifier.classes, bench.target)
         probs = ask_whole(judge, z)
@@ -142,7 +142,7 @@ def _truth(
     return columns
 
 
-def _looks(lpips: Lpips, z: Images, x: Images, masks: Float[Tensor, "n 1 h w"] | None) -> Columns:
+def _looks(lpips: Lpips, z: Images, x: Images, masks: Float[Tensor, "n 1 h w"] | None) -> _Columns:
     device = lpips.mean.device
     pairs = list(zip(torch.split(z, 250), torch.split(x, 250), strict=True))
     columns = {"lpips": torch.cat([lpips(a.to(device), b.to(device)).cpu() for a, b in pairs])}

@@ -71,7 +71,7 @@ class Bench:
     norm: Norm
     radius: float
     steps: int = STEPS
-    dvce: guided.Settings = guided.PAPER
+    dvce: guided.DvceSettings = guided.PAPER
     uvce: EditSettings = UVCE
     batch: int | None = None
     seed: int = 0
@@ -116,10 +116,10 @@ class ArmImages:
     masks: Float[Tensor, "n 1 h w"] | None = None
 
 
-Batch = dict[str, ArmImages]
+ArmBatch = dict[str, ArmImages]
 
 
-def pixel_arm(bench: Bench, guide: Classifier, name: str) -> Batch:
+def pixel_arm(bench: Bench, guide: Classifier, name: str) -> ArmBatch:
     """The surest picture within a ball of pixels."""
     places = matched(guide, bench.classifier.classes, bench.target)
     if guide.preprocess.size != bench.classifier.preprocess.size:
@@ -136,7 +136,7 @@ def pixel_arm(bench: Bench, guide: Classifier, name: str) -> Batch:
     return {name: ArmImages(result.points, meter.seconds, dict(meter.rows))}
 
 
-def dvce_arm(bench: Bench, log: Log) -> Batch:
+def dvce_arm(bench: Bench, log: Log) -> ArmBatch:
     """Guided sampling, with the robust classifier as helper where there is one."""
     model, net = _generator(bench), bench.classifier
     nets = [net] if bench.robust is None else [net, bench.robust]
@@ -165,7 +165,7 @@ def uvce_arm(
     log: Log,
     inverted: "Inverted",
     optimise: bool = True,
-) -> Batch:
+) -> ArmBatch:
     """DiG-IN's counterfactuals, and the prompt-to-prompt edits that they start from.
 
     What the edit alone costs is counted up to the first iterate of the search, which is
@@ -260,7 +260,7 @@ def make(bench: Bench, arms: Sequence[str], run: Run, log: Log) -> Iterator[tupl
     some = bench.batch or (rows_at_a_time(bench.model) if bench.model else whole)
     wanted = "diffusion" in arms
     least: StoredSteps = "blocks"  # methods that store nothing
-    jobs: dict[str, tuple[StoredSteps, int, Callable[[Bench, StoredSteps], Batch]]] = {}
+    jobs: dict[str, tuple[StoredSteps, int, Callable[[Bench, StoredSteps], ArmBatch]]] = {}
     if wanted or "prompt-to-prompt" in arms:
         stored, room = plan_edits(
             _generator(bench), bench.uvce, bench.batch or whole, bench.memory, [bench.classifier]
@@ -289,8 +289,8 @@ def make(bench: Bench, arms: Sequence[str], run: Run, log: Log) -> Iterator[tupl
 
 def _batches(
     bench: Bench, name: str, stored: StoredSteps, size: int,
-    work: Callable[[Bench, StoredSteps], Batch], run: Run, log: Log,
-) -> Iterator[Batch]:  # fmt: skip
+    work: Callable[[Bench, StoredSteps], ArmBatch], run: Run, log: Log,
+) -> Iterator[ArmBatch]:  # fmt: skip
     """Batch after batch, smaller where memory is short; those in the run are read."""
     at, whole = 0, len(bench.image)
     while at < whole:
@@ -326,7 +326,9 @@ def _eight_bits(images: Images, net: Classifier) -> Images:
     return ((small * 255).round() / 255).cpu()
 
 
-def _computed_once(run: Run, name: str, work: Callable[[], Batch], log: Log, line: str) -> Batch:
+def _computed_once(
+    run: Run, name: str, work: Callable[[], ArmBatch], log: Log, line: str
+) -> ArmBatch:
     """A batch from the state of an interrupted run, or computed now and written."""
     path = run.path("state", f"{name}.npz")
     if not path.exists():

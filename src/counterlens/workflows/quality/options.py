@@ -4,7 +4,7 @@ from counterlens.workflows._shared.options import (
     Compute,
     Output,
     Resumable,
-    Trust,
+    TrustOption,
     option,
     record,
 )
@@ -28,7 +28,7 @@ MEASURES = "What is measured"
 @record
 class EvaluateOptions(
     SearchSettings, HalfOption, MemoryOption, GeneratorOption, PixelSearch, Robust, Judges,
-    Output, Resumable, Compute, Trust,
+    Output, Resumable, Compute, TrustOption,
 ):  # fmt: skip
     """Options of explain evaluate."""
 

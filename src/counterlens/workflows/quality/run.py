@@ -138,7 +138,7 @@ def _bench(
     return bench, left
 
 
-def searches(changes: Sequence[str]) -> tuple[dvce.Settings, EditSettings]:
+def searches(changes: Sequence[str]) -> tuple[dvce.DvceSettings, EditSettings]:
     """The settings of DVCE and of DiG-IN's edit, some of them changed.
 
     >>> searches(["dvce.near=0.3", "edit.inner=2", "cuts=4"])[1].chain.cuts

@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
-from counterlens.workflows._shared.options import Compute, Output, Trust, option, record
+from counterlens.workflows._shared.options import Compute, Output, TrustOption, option, record
 
 DATA, HOW, PROOF = "Images and groups", "Remedies", "Proof"
 
 
 @record
-class RepairOptions(Output, Compute, Trust):
+class RepairOptions(Output, Compute, TrustOption):
     """Options of repair."""
 
     fix: str = option(

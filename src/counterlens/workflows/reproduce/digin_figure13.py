@@ -46,7 +46,7 @@ from counterlens.workflows.reproduce.options import GradientFigureOptions
 
 
 @dataclass(frozen=True)
-class Objects:
+class ObjectImages:
     """Images, where the object is in each, and the class whose confidence is differentiated."""
 
     ids: tuple[str, ...]
@@ -85,7 +85,9 @@ def figure13(options: GradientFigureOptions) -> Result:
     return Result(run)
 
 
-def _given(net: Classifier, images: ImageSet, masks: ReadMask, count: int, seed: int) -> Objects:
+def _given(
+    net: Classifier, images: ImageSet, masks: ReadMask, count: int, seed: int
+) -> ObjectImages:
     """Pictures of a set at random, with their masks at the classifier's size."""
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed)).tolist()
     ids, xs, inside, classes = [], [], [], []
@@ -109,11 +111,11 @@ def _given(net: Classifier, images: ImageSet, masks: ReadMask, count: int, seed:
     x = torch.from_numpy(np.stack(xs)).float() / 255
     answers = torch.cat([confidences(net, part) for part in torch.split(x, 32)]).argmax(1).tolist()
     chosen = tuple(k if k >= 0 else answer for k, answer in zip(classes, answers, strict=True))
-    return Objects(tuple(ids), x, torch.from_numpy(np.stack(inside)), chosen)
+    return ObjectImages(tuple(ids), x, torch.from_numpy(np.stack(inside)), chosen)
 
 
 @torch.no_grad()
-def _drawn(net: Classifier, generator: str | None, count: int, seed: int, log: Log) -> Objects:
+def _drawn(net: Classifier, generator: str | None, count: int, seed: int, log: Log) -> ObjectImages:
     """Pictures of the classes in turn, each with what its class word attends to."""
     model = open_generator_for([net], generator, half=False)
     chain = COUNTERFACTUAL
@@ -137,10 +139,10 @@ def _drawn(net: Classifier, generator: str | None, count: int, seed: int, log: L
         xs.append(x)
         inside.append(attention_masks.soft_map(attended, x.shape[-1])[:, 0] > attention_masks.SHOWN)
     ids = tuple(f"{word} {i}" for i, word in enumerate(words))
-    return Objects(ids, torch.cat(xs), torch.cat(inside).cpu(), tuple(classes))
+    return ObjectImages(ids, torch.cat(xs), torch.cat(inside).cpu(), tuple(classes))
 
 
-def _arm(net: Classifier, objects: Objects, name: str, seed: int, log: Log) -> Gradients:
+def _arm(net: Classifier, objects: ObjectImages, name: str, seed: int, log: Log) -> Gradients:
     """One arm over all pictures, one at a time: cut-outs make sixteen of each."""
     log(f"gradients: {name}")
     seeds = row_seeds(len(objects.ids), seed)
@@ -160,7 +162,7 @@ def _arm(net: Classifier, objects: Objects, name: str, seed: int, log: Log) -> G
 
 
 def _rows(
-    run: Run, net: Classifier, objects: Objects, arms: dict[str, Gradients]
+    run: Run, net: Classifier, objects: ObjectImages, arms: dict[str, Gradients]
 ) -> list[dict[str, Any]]:
     rows = []
     for i, name in enumerate(objects.ids):
@@ -186,7 +188,7 @@ def shown(values: Tensor) -> Tensor:
     return (mass / top).clamp(0, 1)[None]
 
 
-def _numbers(objects: Objects, arms: dict[str, Gradients]) -> dict[str, Number]:
+def _numbers(objects: ObjectImages, arms: dict[str, Gradients]) -> dict[str, Number]:
     """Mean shares, and their paired differences to no augmentation."""
     protocol = f"share of the gradient's mass on the object, {len(objects.ids)} pictures"
     area = objects.masks.float().mean((1, 2)).double().numpy()
@@ -210,7 +212,7 @@ def _mean(values: Any, bounds: tuple[float, float], protocol: str) -> Number:
     return Number(float(values.mean()), len(values), low, high, protocol)
 
 
-def _figure(run: Run, net: Classifier, objects: Objects, arms: dict[str, Gradients]) -> None:
+def _figure(run: Run, net: Classifier, objects: ObjectImages, arms: dict[str, Gradients]) -> None:
     """A row per picture: itself, the object, and the three gradients."""
     heads = ["picture", "object", *arms]
     grid: list[list[Panel]] = []

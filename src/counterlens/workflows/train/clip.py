@@ -26,7 +26,7 @@ from counterlens.fit import Plan, Progress, Trainable, fit
 from counterlens.generators.diffusion.tiny import make_tokenizer
 from counterlens.losses.contrastive import contrastive
 from counterlens.metrics.intervals.closed_form import wilson
-from counterlens.models.sources.clip_small import Pair, build_pair, load_pair, save_pair
+from counterlens.models.sources.clip_small import ImageTextPair, build_pair, load_pair, save_pair
 from counterlens.predictions import predict
 from counterlens.runs import Number, Run, new_folder, write_json
 from counterlens.workflows._shared import entry_point
@@ -82,7 +82,7 @@ class _Job:
 
 
 def _export(
-    job: _Job, trained: Pair, tokenizer: Any, words: Int[Tensor, "k t"], progress: Progress
+    job: _Job, trained: ImageTextPair, tokenizer: Any, words: Int[Tensor, "k t"], progress: Progress
 ) -> dict[str, Any]:
     """Write RUN/model with its card, and the held-out number."""
     recipe, images = job.recipe, job.images
@@ -124,7 +124,7 @@ def tested(folder: Path, spec: str, device: torch.device) -> Number:
 
 def _fit(
     job: _Job, tokenizer: Any, device: torch.device
-) -> tuple[Progress, Pair, Int[Tensor, "k t"]]:
+) -> tuple[Progress, ImageTextPair, Int[Tensor, "k t"]]:
     """Train; the progress, the pair to keep, and the prompts of its classes as tokens."""
     recipe, images = job.recipe, job.images
     cuda = device.type == "cuda"
@@ -155,7 +155,7 @@ def _fit(
     )  # fmt: skip
     job.run.write_table("epochs", progress.rows)
     result = trained[0]
-    assert isinstance(result, Pair)
+    assert isinstance(result, ImageTextPair)
     return progress, result, words
 
 

@@ -36,7 +36,7 @@ from counterlens.fit import Plan, Progress, Trainable, fit
 from counterlens.generators.diffusion import model as latent
 from counterlens.generators.diffusion.model import LatentDiffusion
 from counterlens.generators.diffusion.schedule import named
-from counterlens.generators.diffusion.tiny import Shape, build
+from counterlens.generators.diffusion.tiny import TinyShape, build
 from counterlens.losses.diffusion import Autoencoder, Denoiser, autoencoding, denoising
 from counterlens.losses.sharp import Sharpness
 from counterlens.metrics.generation import psnr
@@ -62,7 +62,7 @@ from counterlens.workflows.train.captioned import (
 from counterlens.workflows.train.datasets import decoded, default_cache
 from counterlens.workflows.train.diffusion_quality import References, evaluate
 from counterlens.workflows.train.latents import latents, scaled, stored_latents, weights_key
-from counterlens.workflows.train.options import DiffusionOptions
+from counterlens.workflows.train.options import DiffusionTraining
 from counterlens.workflows.train.recipe import (
     DIFFUSION_RECIPES,
     AutoencoderRecipe,
@@ -77,7 +77,7 @@ from counterlens.workflows.train.run import device_name
 class _Job:
     run: Run
     recipe: DiffusionRecipe
-    options: DiffusionOptions
+    options: DiffusionTraining
     device: torch.device
     log: Log
     until: float | None
@@ -92,8 +92,8 @@ class _Job:
         return self.options.cache or default_cache()
 
 
-@takes(DiffusionOptions)
-def train_diffusion(data: Sequence[str], options: DiffusionOptions) -> Result:
+@takes(DiffusionTraining)
+def train_diffusion(data: Sequence[str], options: DiffusionTraining) -> Result:
     """Train, export to RUN/model, draw samples and measure them.
 
     After `max_minutes` what there is of the second stage is exported; repeat with `resume` to go
@@ -141,7 +141,7 @@ def train_diffusion(data: Sequence[str], options: DiffusionOptions) -> Result:
 def _model(job: _Job, images: Captioned) -> LatentDiffusion:
     """A fresh model of the recipe's sizes, or one with the weights of an earlier model."""
     recipe = job.recipe
-    shape = Shape(side=recipe.side, schedule=recipe.schedule, **vars(recipe.shape))
+    shape = TinyShape(side=recipe.side, schedule=recipe.schedule, **vars(recipe.shape))
     every = [text for row in images.texts for text in row]
     model = build(shape, every, seed=job.options.seed)
     return _start(model, Path(recipe.start)) if recipe.start else model
@@ -409,7 +409,7 @@ def _on(net: nn.Module, device: torch.device) -> nn.Module:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """`python -m counterlens.workflows.train.diffusion`."""
-    return entry_point.run(train_diffusion, DiffusionOptions, arguments)
+    return entry_point.run(train_diffusion, DiffusionTraining, arguments)
 
 
 if __name__ == "__main__":

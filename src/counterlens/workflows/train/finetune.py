@@ -35,7 +35,7 @@ from counterlens.workflows._shared.result import Result
 from counterlens.workflows._shared.session import Log, begin, end, facts, logger
 from counterlens.workflows.train.datasets import check_labels
 from counterlens.workflows.train.finetune_data import (
-    Examples,
+    LabelledBytes,
     accuracy,
     batches,
     decode,
@@ -58,7 +58,7 @@ NEW_HEAD = 10.0
 
 
 @dataclass(frozen=True)
-class Settings:
+class FineTuneSettings:
     """Settings of one fine-tuning, given or derived."""
 
     epochs: int
@@ -115,7 +115,7 @@ def finetune(data: object, start: object = START, *, options: FinetuneOptions) -
     rows = torch.from_numpy(labels)
     with within("decoding images"):
         train, test = (
-            Examples(decode(images, part, model.preprocess, model.channels), rows[part])
+            LabelledBytes(decode(images, part, model.preprocess, model.channels), rows[part])
             for part in (fitted, held)
         )
     progress = _train(run, model, train, test, settings, options, log)
@@ -167,7 +167,7 @@ def _classifier(start: object, options: FinetuneOptions) -> Classifier:
     return own.to(pick_device(options.device))
 
 
-def _settings(options: FinetuneOptions, count: int, new_head: bool) -> Settings:
+def _settings(options: FinetuneOptions, count: int, new_head: bool) -> FineTuneSettings:
     """What was given, and for the rest what fits so many training images."""
     quarter = 2 ** int(math.log2(max(4, count / 4)))
     batch = options.batch or min(64, quarter)
@@ -175,11 +175,16 @@ def _settings(options: FinetuneOptions, count: int, new_head: bool) -> Settings:
         raise InputError(f"batch is {batch}, expected at most the {count} training images.")
     epochs = options.epochs or min(30, max(3, round(UPDATES * batch / count)))
     frozen = count < FEW if options.freeze_norms is None else options.freeze_norms
-    return Settings(epochs, batch, frozen, new_head, options.augment)
+    return FineTuneSettings(epochs, batch, frozen, new_head, options.augment)
 
 
 def _intentions(
-    model: Classifier, images: ImageSet, s: Settings, count: int, held: int, spec: str | None
+    model: Classifier,
+    images: ImageSet,
+    s: FineTuneSettings,
+    count: int,
+    held: int,
+    spec: str | None,
 ) -> str:
     """What is about to happen, in a few sentences."""
     shape = " × ".join(map(str, model.preprocess.size))
@@ -204,9 +209,9 @@ def _intentions(
 def _train(
     run: Run,
     model: Classifier,
-    train: Examples,
-    test: Examples,
-    settings: Settings,
+    train: LabelledBytes,
+    test: LabelledBytes,
+    settings: FineTuneSettings,
     options: FinetuneOptions,
     log: Log,
 ) -> Progress:
@@ -244,7 +249,7 @@ def _train(
 
 
 def _derived(
-    s: Settings, lr: float, options: FinetuneOptions, count: int, held: int
+    s: FineTuneSettings, lr: float, options: FinetuneOptions, count: int, held: int
 ) -> list[dict[str, Any]]:
     """Each setting with where it comes from."""
     rows = (
@@ -260,7 +265,7 @@ def _derived(
     return [{"setting": name, "value": str(value), "why": why} for name, value, why in rows]
 
 
-def _optimizer(model: Classifier, lr: float, s: Settings) -> torch.optim.Optimizer:
+def _optimizer(model: Classifier, lr: float, s: FineTuneSettings) -> torch.optim.Optimizer:
     """AdamW; a new last layer learns faster than the layers it stands on."""
     from counterlens.models.parts import head_name
 
@@ -276,7 +281,7 @@ def _optimizer(model: Classifier, lr: float, s: Settings) -> torch.optim.Optimiz
     return torch.optim.AdamW(groups, lr=lr, weight_decay=0.01)
 
 
-def _loss(s: Settings) -> Callable[[nn.Module, Batch, int], dict[str, Tensor]]:
+def _loss(s: FineTuneSettings) -> Callable[[nn.Module, Batch, int], dict[str, Tensor]]:
     def loss(net: nn.Module, batch: Batch, step: int) -> dict[str, Tensor]:
         if s.freeze_norms:
             hold_norms(net)
@@ -293,7 +298,7 @@ def hold_norms(net: nn.Module) -> None:
 
 
 def _try_rates(
-    model: Classifier, train: Examples, s: Settings, seed: int, log: Log
+    model: Classifier, train: LabelledBytes, s: FineTuneSettings, seed: int, log: Log
 ) -> list[dict[str, float]]:
     """A few updates at each rate from the same start; the loss on training images set apart."""
     order = torch.randperm(len(train.y), generator=torch.Generator().manual_seed(seed))
@@ -320,7 +325,12 @@ def _try_rates(
 
 
 def _save(
-    run: Run, model: Classifier, spec: str | None, images: ImageSet, s: Settings, progress: Progress
+    run: Run,
+    model: Classifier,
+    spec: str | None,
+    images: ImageSet,
+    s: FineTuneSettings,
+    progress: Progress,
 ) -> None:
     """The classifier as RUN/model: a checkpoint folder where its architecture has a name."""
     facts = {

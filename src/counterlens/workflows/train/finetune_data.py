@@ -18,22 +18,22 @@ from counterlens.label_spaces.matching import pair_classes
 from counterlens.progress import doing
 from counterlens.types import Batch, Labels, Preprocess
 
-Rows = Int64[np.ndarray, "n"]
+_Rows = Int64[np.ndarray, "n"]
 
 
 @dataclass(frozen=True)
-class Examples:
+class LabelledBytes:
     """Images as bytes at the network's size, and their labels."""
 
     x: Tensor
     y: Labels
 
-    def part(self, rows: Tensor) -> "Examples":
+    def part(self, rows: Tensor) -> "LabelledBytes":
         """Some of them."""
-        return Examples(self.x[rows], self.y[rows])
+        return LabelledBytes(self.x[rows], self.y[rows])
 
 
-def labels_of(classifier: Classifier, images: ImageSet, wanted: str) -> tuple[Rows, bool]:
+def labels_of(classifier: Classifier, images: ImageSet, wanted: str) -> tuple[_Rows, bool]:
     """Labels as columns of the network's output, and whether its last layer must be new."""
     places = [place for place, _ in pair_classes(classifier.classes, images.classes)]
     unknown = [name for name, place in zip(images.classes, places, strict=True) if place < 0]
@@ -50,7 +50,7 @@ def labels_of(classifier: Classifier, images: ImageSet, wanted: str) -> tuple[Ro
     return np.array(places, dtype=np.int64)[images.labels], False
 
 
-def split(labels: Rows, ids: Sequence[str], share: float | None) -> tuple[Tensor, Tensor]:
+def split(labels: _Rows, ids: Sequence[str], share: float | None) -> tuple[Tensor, Tensor]:
     """Rows to train on and rows held out: the same share of each class, chosen by the ids' hashes.
 
     >>> kept, held = split(np.array([0] * 10 + [1] * 5), [f"{i}.png" for i in range(15)], None)
@@ -85,7 +85,7 @@ def decode(images: ImageSet, rows: Tensor, preprocess: Preprocess, channels: int
 
 def batches(
     model: Classifier,
-    train: Examples,
+    train: LabelledBytes,
     size: int,
     augment: str,
     seed: int,
@@ -123,13 +123,13 @@ def batches(
 
 
 @torch.no_grad()
-def mean_loss(model: Classifier, data: Examples) -> float:
+def mean_loss(model: Classifier, data: LabelledBytes) -> float:
     logits = torch.cat([model(x) for x in _chunks(model, data.x)])
     return float(cross_entropy(logits.double().cpu(), data.y))
 
 
 @torch.no_grad()
-def accuracy(net: nn.Module, model: Classifier, data: Examples) -> float:
+def accuracy(net: nn.Module, model: Classifier, data: LabelledBytes) -> float:
     """Share of images classified right."""
     answers = torch.cat([net(x).argmax(1).cpu() for x in _chunks(model, data.x)])
     return float((answers == data.y).double().mean())

@@ -1,10 +1,17 @@
 """What a fine-tuning can be asked to do. What is not given is derived from the data."""
 
-from counterlens.workflows._shared.options import Compute, Output, Resumable, Trust, option, record
+from counterlens.workflows._shared.options import (
+    Compute,
+    Output,
+    Resumable,
+    TrustOption,
+    option,
+    record,
+)
 
 
 @record
-class FinetuneOptions(Output, Resumable, Compute, Trust):
+class FinetuneOptions(Output, Resumable, Compute, TrustOption):
     """Options of finetune."""
 
     epochs: int | None = option(

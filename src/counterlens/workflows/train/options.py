@@ -71,7 +71,7 @@ class ClipOptions(Training):
 
 
 @record
-class DiffusionOptions(Training):
+class DiffusionTraining(Training):
     """Options of the training of a diffusion model."""
 
     recipe: str = option(

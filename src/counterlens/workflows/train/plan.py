@@ -125,7 +125,7 @@ def make_plan(
     )
 
 
-class Work:
+class UpdateCost:
     """Model FLOPs of one update: convolutions and linear layers, attacks included."""
 
     def __init__(self, forward: int, recipe: Recipe, both: Attacks) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from counterlens.workflows._shared.settings import Auto
+from counterlens.workflows._shared.settings import Switch
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Recipe:
     start: str | None = None
     size: int = 32
     stored: int | None = None
-    stream: Auto = "auto"
+    stream: Switch = "auto"
     mean: tuple[float, ...] = (0.4914, 0.48216, 0.44653)
     std: tuple[float, ...] = (0.24703, 0.24349, 0.26159)
     augment: str = "cifar"
@@ -94,8 +94,8 @@ class Recipe:
     checkpoint_minutes: float = 1.0
     judge: Judging = Judging()
     precision: Literal["auto", "bf16", "fp32"] = "auto"
-    compile: Auto = "auto"
-    graph: Auto = "auto"
+    compile: Switch = "auto"
+    graph: Switch = "auto"
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ class ClipRecipe:
     weight_decay: float = 0.05
     average: float = 0.999
     per_epoch: int = 250
-    fast: Auto = "auto"
+    fast: Switch = "auto"
 
 
 @dataclass(frozen=True)
@@ -224,8 +224,8 @@ class DiffusionRecipe:
     samples: int = 1000
     start: str | None = None
     precision: Literal["auto", "bf16", "fp32"] = "auto"
-    compile: Auto = "auto"
-    graph: Auto = "auto"
+    compile: Switch = "auto"
+    graph: Switch = "auto"
 
 
 _DOGS = (
@@ -261,6 +261,6 @@ DIFFUSION_RECIPES = {
 """The trainings of generators by name."""
 
 
-def on(value: Auto, cuda: bool) -> bool:
+def on(value: Switch, cuda: bool) -> bool:
     """Whether something is on; "auto" is on where there is a GPU."""
     return cuda if value == "auto" else value

@@ -35,7 +35,7 @@ from counterlens.workflows.train.health import Health
 from counterlens.workflows.train.options import TrainOptions
 from counterlens.workflows.train.plan import (
     Attacks,
-    Work,
+    UpdateCost,
     attacks,
     bind,
     check,
@@ -183,7 +183,7 @@ def _fit(job: _Job) -> tuple[Progress, Classifier, Health]:
     steps = max(1, round(recipe.epochs * batches.per_epoch))
     both = attacks(recipe, steps)
     health = _health(job, both, batches.per_epoch, steps)
-    work = Work(nets.flops(net, (3, recipe.size, recipe.size)), recipe, both)
+    work = UpdateCost(nets.flops(net, (3, recipe.size, recipe.size)), recipe, both)
     log(
         f"{recipe.name}: {sum(p.numel() for p in net.parameters()) / 1e6:.2f} M weights, "
         f"{steps} updates of {recipe.batch} images, {work(0) / 1e12:.2f} TFLOP each, "

@@ -13,7 +13,7 @@ from counterlens.classifier import Classifier
 from counterlens.data import open_set
 from counterlens.errors import InputError
 from counterlens.metrics.intervals.closed_form import delong
-from counterlens.metrics.ood_scores import Head, fit
+from counterlens.metrics.ood_scores import LinearHead, fit
 from counterlens.models import load
 from counterlens.models.parts import features, head
 from counterlens.report.pages.audit import ood_scores as page
@@ -60,7 +60,7 @@ def by_hand(name: str, spec: str) -> torch.Tensor:
         name,
         bank,
         torch.from_numpy(labels),
-        Head(layer.weight.detach().double(), layer.bias.detach().double()),
+        LinearHead(layer.weight.detach().double(), layer.bias.detach().double()),
     )
     return fitted.score(fresh)
 
@@ -127,7 +127,7 @@ def test_the_attacked_model_has_the_gradient_of_its_score():
     x = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(0)).requires_grad_()
     layer = head(model)
     bank = torch.rand(40, layer.in_features, generator=torch.Generator().manual_seed(1))
-    numbers = Head(layer.weight.detach().double(), layer.bias.detach().double())
+    numbers = LinearHead(layer.weight.detach().double(), layer.bias.detach().double())
     fitted = fit("knn", bank, torch.zeros(40, dtype=torch.int64), numbers)
     wrapped = ScoreModel(model, fitted, None, 0.5, 2.0)
     ours = torch.autograd.grad(wrapped(x)[:, 0].sum(), x)[0]

@@ -20,7 +20,7 @@ from counterlens.label_spaces.matching import pair_classes
 from counterlens.metrics.ood_scores import (
     FEATURE_SCORES,
     FittedScore,
-    Head,
+    LinearHead,
     fit,
     odin,
     parse_scores,
@@ -270,18 +270,18 @@ def fitted_score(
         assert features is not None and layer is not None
         return fit(name, features, labels, restricted_head(layer, columns, features))
     count = logits.shape[1]
-    identity = Head(torch.eye(count).to(logits).double(), logits.new_zeros(count).double())
+    identity = LinearHead(torch.eye(count).to(logits).double(), logits.new_zeros(count).double())
     return fit(name, logits, labels, identity)
 
 
-def restricted_head(layer: torch.nn.Linear, columns: Columns, like: Tensor) -> Head:
+def restricted_head(layer: torch.nn.Linear, columns: Columns, like: Tensor) -> LinearHead:
     """The last linear layer, or some of its outputs, in double precision."""
     weight = layer.weight.detach().double().to(like.device)
     bias = weight.new_zeros(len(weight))
     if layer.bias is not None:
         bias = layer.bias.detach().to(weight)
     chosen = list(range(len(weight)) if columns is None else columns)
-    return Head(weight[chosen], bias[chosen])
+    return LinearHead(weight[chosen], bias[chosen])
 
 
 def _odin(
