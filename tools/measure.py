@@ -11,13 +11,17 @@ What is counted:
     longest_chain       longest path of imports at module level; modules that import each other in a
                         circle count as one step. An import inside a function does not count.
     long_functions      lines from `def` (decorators left out) to the last line
-    wide_functions      parameters, `self` and `cls` left out, *args and **kwargs counted
+    wide_functions      parameters, `self` and `cls` left out, *args and **kwargs counted; left out,
+                        too, is an options record (…Options, …Settings, Preprocess), and functions
+                        under @triton.jit: a GPU kernel takes pointers and sizes, never a record
     duplicated          runs of at least 6 equal lines of code (spaces, comments, docstrings and
                         imports left out) that occur more than once; the lines are those of all
                         occurrences but the first
-    old_words           whole words in identifiers cut at underscores and capitals; apart from them
-                        whole words in docstrings and other texts
-    homonymous_types    classes and type aliases defined under one name in several modules
+    old_words           whole words in identifiers cut at underscores and capitals, names of Python
+                        itself such as FileNotFoundError left out; apart from them whole words in
+                        docstrings and other texts
+    homonymous_types    classes and type aliases defined under one name in several modules; a name
+                        that begins with an underscore counts only where another module imports it
 """
 
 import argparse
@@ -37,6 +41,10 @@ OLD_WORDS = (
     "warmth", "thing", "look", "wish", "player", "reader", "worries", "board", "twin", "still",
     "bare", "further", "kin", "ahead", "showing", "meet", "together",
 )  # fmt: skip
+PYTHONS = {"DictReader", "FileNotFoundError", "ModuleNotFoundError", "PackageNotFoundError"}
+"""Names of the standard library that hold one of these words."""
+RECORD = re.compile(r"\b\w*(Options|Settings|Preprocess)\b")
+"""Types of parameters that hold options."""
 LINES, PARAMETERS = (50, 60), (7, 8)
 BLOCK = 6
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -59,7 +67,7 @@ def measure(package: Path) -> dict[str, Any]:
     ]
     chain = longest_chain(imports(trees, package.name))
     lengths = [(length(node), name) for name, node in functions]
-    widths = [(parameters(node), name) for name, node in functions]
+    widths = [(parameters(node), name) for name, node in functions if not _kernel(node)]
     names, texts = old_words(trees.values())
     blocks = duplicated({path: code_lines(text) for path, text in sources.items()})
     homonyms = homonymous_types(trees)
@@ -99,11 +107,16 @@ def length(node: Function) -> int:
 
 
 def parameters(node: Function) -> int:
-    """Parameters of a function, `self` and `cls` left out."""
+    """Parameters of a function; `self`, `cls` and one record of options left out."""
     given = node.args
-    names = [a.arg for a in (*given.posonlyargs, *given.args, *given.kwonlyargs)]
-    names += [a.arg for a in (given.vararg, given.kwarg) if a is not None]
-    return len(names) - (names[:1] in (["self"], ["cls"]))
+    plain = [*given.posonlyargs, *given.args, *given.kwonlyargs]
+    names = [a.arg for a in (*plain, given.vararg, given.kwarg) if a is not None]
+    record = any(a.annotation and RECORD.search(ast.unparse(a.annotation)) for a in plain)
+    return len(names) - (names[:1] in (["self"], ["cls"])) - record
+
+
+def _kernel(node: Function) -> bool:
+    return any("triton.jit" in ast.unparse(one) for one in node.decorator_list)
 
 
 # --------------------------------------------------------------------------------------- imports
@@ -297,7 +310,7 @@ def old_words(trees: Iterable[ast.Module]) -> tuple[Counter[str], Counter[str]]:
 def _identifiers(node: ast.AST) -> Iterator[str]:
     for part in ("id", "attr", "arg", "name", "asname", "module"):
         value = getattr(node, part, None)
-        if isinstance(value, str):
+        if isinstance(value, str) and value not in PYTHONS:
             yield value
     if isinstance(node, ast.Global | ast.Nonlocal):
         yield from node.names
@@ -317,12 +330,17 @@ def homonymous_types(
 ) -> dict[str, list[str]]:
     """Type names that several modules define, with these modules."""
     found: dict[str, set[str]] = defaultdict(set)
+    nodes = [node for tree in trees.values() for node in ast.walk(tree)]
+    imported = {
+        one.name for node in nodes if isinstance(node, ast.ImportFrom) for one in node.names
+    }
     for path, tree in trees.items():
         names = [node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
         if aliases:
             names += [name for node in tree.body for name in _aliases(node)]
         for name in names:
-            found[name].add(path)
+            if not name.startswith("_") or name in imported:
+                found[name].add(path)
     return {name: sorted(at) for name, at in sorted(found.items()) if len(at) > 1}
 
 

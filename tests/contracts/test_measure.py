@@ -1,5 +1,6 @@
 """How the package is built, measured on a small made-up tree: figures counted by hand."""
 
+import ast
 import importlib.util
 import json
 import sys
@@ -77,6 +78,18 @@ def test_long_and_wide_functions_are_named(figures: dict) -> None:
     assert figures["long_functions"] == {"long.py:wide": 61}
     assert figures["wide_functions"] == {"long.py:wide": 9}
     assert figures["functions_over_60_lines"] == figures["functions_over_8_parameters"] == 1
+
+
+def test_a_record_of_options_is_no_parameter() -> None:
+    (node,) = ast.parse("def f(x, options: Options | None, settings: RunSettings, *rest): ...").body
+    assert measure.parameters(node) == 3  # x, rest and the second record
+
+
+def test_private_types_count_where_another_module_imports_them() -> None:
+    alone = {"a.py": ast.parse("_Rows = list[int]"), "b.py": ast.parse("_Rows = list[str]")}
+    shared = {**alone, "c.py": ast.parse("from b import _Rows")}
+    assert measure.homonymous_types(alone) == {}
+    assert measure.homonymous_types(shared) == {"_Rows": ["a.py", "b.py"]}
 
 
 def test_equal_blocks_are_found_whatever_their_comments(figures: dict) -> None:
