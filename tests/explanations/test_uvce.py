@@ -201,7 +201,7 @@ def test_watching_changes_nothing_and_sees_what_diffusers_computes(model):
     start = given(model, [CAT, BRIDGE])
     watch = Watch(model, 2, 3)
     plain = ddim(model, start.z, start.cond, start.null)
-    seen = ddim(model, start.z, start.cond, start.null, around=watch)
+    seen = ddim(model, start.z, start.cond, start.null, hooks=Hooks(around=watch))
     torch.testing.assert_close(seen.z, plain.z, rtol=1e-5, atol=1e-5)
     assert len(watch.maps.steps) == 3 and len(watch.maps.steps[0]) == len(cross_layers(model)) == 7
 
@@ -234,22 +234,26 @@ def test_injection_with_identical_prompts_is_the_identity(model, guidance):
     start = given(model, [CAT, BRIDGE])
     watch = Watch(model, 2, 4)
     kwargs = {"guidance": guidance}
-    plain = ddim(model, start.z, start.cond, start.null, around=watch, **kwargs)
+    plain = ddim(model, start.z, start.cond, start.null, hooks=Hooks(around=watch), **kwargs)
     mix = mixing(model, [CAT, BRIDGE], [CAT, BRIDGE], [("cat", "cat"), ("bridge", "bridge")])
     for counts in ([4, 4], [1, 3], [0, 2]):
         around = inject(model, watch.maps, mix, counts)
-        again = ddim(model, start.z, start.cond, start.null, around=around, **kwargs)
+        again = ddim(model, start.z, start.cond, start.null, hooks=Hooks(around=around), **kwargs)
         torch.testing.assert_close(again.z, plain.z, rtol=1e-4, atol=1e-4)
 
 
 def test_injection_with_other_prompts_changes_only_the_images_that_have_it(model):
     start, other = given(model, [CAT, CAT]), given(model, [BRIDGE, BRIDGE])
     watch = Watch(model, 2, 4)
-    ddim(model, start.z, start.cond, start.null, around=watch)
+    ddim(model, start.z, start.cond, start.null, hooks=Hooks(around=watch))
     mix = mixing(model, [CAT] * 2, [BRIDGE] * 2, [("cat", "steel arch bridge")] * 2)
     plain = ddim(model, start.z, other.cond, other.null)
     put = ddim(
-        model, start.z, other.cond, other.null, around=inject(model, watch.maps, mix, [2, 0])
+        model,
+        start.z,
+        other.cond,
+        other.null,
+        hooks=Hooks(around=inject(model, watch.maps, mix, [2, 0])),
     )
     torch.testing.assert_close(put.z[1], plain.z[1], rtol=1e-5, atol=1e-5)
     assert (put.z[0] - plain.z[0]).abs().max() > 1e-4
@@ -323,7 +327,7 @@ def test_morphology_is_scipys(side, rng):
 def test_attention_of_the_first_half_is_averaged_by_hand(model):
     start = given(model, [CAT, BRIDGE], steps=5)
     watch = Watch(model, 2, 4)
-    ddim(model, start.z, start.cond, start.null, around=watch)
+    ddim(model, start.z, start.cond, start.null, hooks=Hooks(around=watch))
     assert m.nearest_side(watch.maps, 16) == 8 and m.nearest_side(watch.maps) == 4
     total, number = torch.zeros(64), 0
     for early in (0, 1, 2):  # 1 − i / 4 ≥ 1/2
@@ -397,7 +401,7 @@ def test_holding_everything_in_all_steps_gives_the_image_back(model, x):
     hooks = hooks_of(model, ready, mix, held, [(0.0, 1.0)] * 2, settings)
     inputs = ready.inversion.inputs
     other = repeated(model.embed([BRIDGE] * 2), 4)
-    chain = ddim(model, inputs.z, other, inputs.null, enter=hooks.enter)
+    chain = ddim(model, inputs.z, other, inputs.null, hooks=Hooks(enter=hooks.enter))
     plain = ddim(model, inputs.z, other, inputs.null)
     last = ready.inversion.path[:, 3]  # only the last step is the new prompt's own
     time = model.schedule.times(4)[3]
@@ -487,9 +491,7 @@ def test_gradients_through_injection_blending_and_penalty_are_exact(model, x, te
     cond = repeated(model.embed([BRIDGE] * 2), 3).clone()
 
     def worth(z, c, null, stored=None):
-        chain = ddim(
-            model, z, c, null, around=hooks.around, enter=hooks.enter, stored=stored, last=2
-        )
+        chain = ddim(model, z, c, null, hooks=hooks, stored=stored, last=2)
         clean = chain.originals[-1]
         image = model.decode(clean)
         return (term.objective(image) - penalty(clean, image)).sum()

@@ -158,7 +158,7 @@ def test_an_identity_in_place_of_a_quantiser_gives_the_number_of_the_unquantised
     net, x = small_cnn(4), images(200)
     with torch.no_grad():
         y = net(x).argmax(1)
-    radius = fab(net, x[:40], y[:40], "l2", steps=10).distances.median().item()
+    radius = fab(net, x[:40], y[:40], Ball("l2", 1.0), steps=10).distances.median().item()
     levels = lambda z: (z * 255).round() / 255  # noqa: E731
 
     def accuracy(model):
