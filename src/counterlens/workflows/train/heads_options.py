@@ -1,10 +1,17 @@
 """What a training of three heads can be asked to do."""
 
-from counterlens.workflows._shared.options import Compute, Output, Resumable, Trust, option, record
+from counterlens.workflows._shared.options import (
+    Compute,
+    Output,
+    Resumable,
+    TrustOption,
+    option,
+    record,
+)
 
 
 @record
-class HeadsOptions(Output, Resumable, Compute, Trust):
+class HeadsOptions(Output, Resumable, Compute, TrustOption):
     """Options of the recipe heads."""
 
     counterfactuals: str | None = option(
