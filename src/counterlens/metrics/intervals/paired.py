@@ -12,7 +12,7 @@ from scipy.stats import beta, binom
 
 from counterlens.runs import Number
 
-Right = Bool[np.ndarray, "n"]
+RightAnswers = Bool[np.ndarray, "n"]
 GroupIds = Int64[np.ndarray, "n"]
 ALPHA = 0.05
 
@@ -47,7 +47,7 @@ def exact_bounds(hits: int, n: int, alpha: float) -> tuple[float, float]:
     return low, high
 
 
-def worst_change(before: Right, after: Right, groups: GroupIds) -> Number:
+def worst_change(before: RightAnswers, after: RightAnswers, groups: GroupIds) -> Number:
     """Change of the worst group's accuracy, with bounds that hold whichever group is worst.
 
     Let a_g and a'_g be the accuracies before and after, d_g = a'_g − a_g, g the worst group after
@@ -63,7 +63,7 @@ def worst_change(before: Right, after: Right, groups: GroupIds) -> Number:
     alpha = ALPHA / (8 * len(names))
     rows = [groups == g for g in names]
 
-    def bounds(hits: Right) -> tuple[np.ndarray, np.ndarray]:
+    def bounds(hits: RightAnswers) -> tuple[np.ndarray, np.ndarray]:
         ends = [exact_bounds(int(hits[part].sum()), int(part.sum()), alpha) for part in rows]
         return np.array([low for low, _ in ends]), np.array([high for _, high in ends])
 

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from scipy.ndimage import label
 
-from counterlens.data.masks import ReadMask, open_masks, own_masks
-from counterlens.data.synthetic.backgrounds import Mask, mask_flag
+from counterlens.data.masks import Mask, ReadMask, open_masks, own_masks
+from counterlens.data.synthetic.backgrounds import mask_flag
 from counterlens.errors import InputError
 from counterlens.images import ImageSet
 from counterlens.models.salient import load_salient

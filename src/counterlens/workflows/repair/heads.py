@@ -13,7 +13,7 @@ from counterlens.workflows.repair.groups import Codes, Grouped
 
 Matrix = Float64[np.ndarray, "n d"]
 Vector = Float64[np.ndarray, "n"]
-_Right = Bool[np.ndarray, "n"]
+Right = Bool[np.ndarray, "n"]
 STRENGTHS = (0.001, 0.01, 0.1, 1.0)  # inverse weights of the penalty, the strongest penalty first
 
 
@@ -72,9 +72,9 @@ class Examples:
     x: Matrix
     by: Grouped
 
-    def right(self, head: Head) -> _Right:
+    def right(self, head: Head) -> Right:
         """Which answers are right."""
-        hits: _Right = head.answers(self.x) == self.by.labels
+        hits: Right = head.answers(self.x) == self.by.labels
         return hits
 
     def worst(self, head: Head) -> float:
@@ -187,7 +187,7 @@ class Start:
 
     weight: Matrix
     bias: Vector
-    free: _Right
+    free: Right
 
     @classmethod
     def of(cls, problem: Problem, scale: Scale) -> "Start":

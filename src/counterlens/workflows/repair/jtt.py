@@ -10,7 +10,7 @@ import numpy as np
 
 from counterlens.errors import InputError
 from counterlens.workflows.repair.groups import LEAST
-from counterlens.workflows.repair.heads import Head, Problem, Scale, Start, _Right, logistic
+from counterlens.workflows.repair.heads import Head, Problem, Right, Scale, Start, logistic
 
 EXTRA = (5.0, 20.0, 50.0, 100.0)
 STRENGTHS = (0.001, 0.01, 0.1)
@@ -36,9 +36,9 @@ def any_images(problem: Problem) -> Head:
     return _refitted(problem, wrong)
 
 
-def mistakes(problem: Problem) -> _Right:
+def mistakes(problem: Problem) -> Right:
     """Fit images that the first model gets wrong."""
-    wrong: _Right = ~problem.fit.right(problem.old)
+    wrong: Right = ~problem.fit.right(problem.old)
     if wrong.sum() < LEAST:
         wrong = ~problem.fit.right(_first(problem))
     if wrong.sum() < LEAST:
@@ -56,7 +56,7 @@ def _first(problem: Problem) -> Head:
     return scale.folded(now.weight, now.bias)
 
 
-def _refitted(problem: Problem, wrong: _Right) -> Head:
+def _refitted(problem: Problem, wrong: Right) -> Head:
     scale, heads = Scale.of(problem.fit.x), []
     x, y = scale.apply(problem.fit.x), problem.fit.by.labels
     for strength in STRENGTHS:

@@ -13,7 +13,7 @@ from counterlens.metrics.intervals.closed_form import mean_interval, newcombe_pa
 from counterlens.metrics.intervals.multiple import holm
 from counterlens.metrics.intervals.paired import (
     ALPHA,
-    Right,
+    RightAnswers,
     exact_bounds,
     mcnemar,
     more_lost,
@@ -46,13 +46,13 @@ class Receipt:
 
 
 def certify(
-    before: Right,
-    after: Right,
+    before: RightAnswers,
+    after: RightAnswers,
     by: Grouped,
     *,
     want: str,
     allow: Mapping[str, float],
-    placebos: Mapping[str, Right] | None = None,
+    placebos: Mapping[str, RightAnswers] | None = None,
     further: Mapping[str, Number] | None = None,
     ahead: Mapping[str, Number] | None = None,
 ) -> Receipt:
@@ -88,7 +88,7 @@ def certify(
     return Receipt(changes, rows, verdict, why)
 
 
-def paired(before: Right, after: Right) -> dict[str, Any]:
+def paired(before: RightAnswers, after: RightAnswers) -> dict[str, Any]:
     """One row: accuracies, difference with Newcombe's interval, exact McNemar tests."""
     gained, lost = int((after & ~before).sum()), int((before & ~after).sum())
     both, neither = int((before & after).sum()), int((~before & ~after).sum())
@@ -107,7 +107,7 @@ def paired(before: Right, after: Right) -> dict[str, Any]:
     }
 
 
-def change(key: str, before: Right, after: Right, groups: Codes) -> Number:
+def change(key: str, before: RightAnswers, after: RightAnswers, groups: Codes) -> Number:
     """Change of one of KEYS."""
     if key == "groups.worst":
         return worst_change(before, after, groups)
@@ -158,7 +158,7 @@ def points(number: Number) -> str:
     return f"{value:+.1f} points (95 % interval {low:+.1f} to {high:+.1f})"
 
 
-def standing(right: Right, groups: Codes) -> dict[str, Any]:
+def standing(right: RightAnswers, groups: Codes) -> dict[str, Any]:
     """Accuracy and worst group of one head, each with its interval."""
     found = np.unique(groups)
     alpha = ALPHA / (2 * len(found))
