@@ -21,6 +21,7 @@ Results: results/cgn_heads.json, docs/papers/cgn2021.md.
 """
 
 import argparse
+import hashlib
 import json
 from pathlib import Path
 
@@ -32,11 +33,12 @@ import counterlens as cl
 from counterlens.explanations.cam import class_cam
 from counterlens.images import decode
 from counterlens.metrics import background_number, cue_votes, shape_number, share
-from counterlens.metrics.intervals import newcombe_paired
+from counterlens.metrics.intervals.closed_form import newcombe_paired
 from counterlens.metrics.numbers import pair_counts
 from counterlens.metrics.saliency import iou, mean_iou, trivial_maps
 from counterlens.models import load
 from counterlens.models.nets.heads import FACTORS, one_head
+from counterlens.runs import atomic
 from counterlens.workflows.cgn.compose import Composer, Picks, backgrounds, plan
 from counterlens.workflows.cgn.photographs import Sources, open_masked, open_sources
 
@@ -44,6 +46,7 @@ RESULTS = Path(__file__).parent / "results" / "cgn_heads.json"
 ARMS = ("originals", "counterfactuals", "both")
 HEADS = (*FACTORS, "ensemble")
 SIDE, COUNT, DRAWS = 128, 1001, 2000
+SETS = "base, shape, texture, background, same, swapped"
 
 
 def main() -> None:
@@ -55,18 +58,24 @@ def main() -> None:
     parser.add_argument("--arms", default=",".join(ARMS))
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--epochs", type=int)
+    parser.add_argument("--prepare", help="compose this one set of images and stop: " + SETS)
     args = parser.parse_args()
     torch.set_num_threads(1)
     if args.trunk == "frozen":
-        share_features()
+        share_features(args.out)
     counterfactuals = composed(args)
     test = sources_of(args)
+    questions = Questions(args, test)
+    if args.prepare:
+        print(args.prepare, len(questions.x(args.prepare)))
+        return
     result = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     arms = args.arms.split(",")
     seeds = range(args.seeds)
     models = {(arm, seed): trained(args, counterfactuals, arm, seed)
               for arm in arms for seed in seeds}  # fmt: skip
-    questions = Questions(args, test)
+    if args.seeds == 0:
+        return
     rows = {
         f"{arm}.{seed}": questions.answer(model, cam=seed == 0)
         for (arm, seed), model in models.items()
@@ -87,26 +96,33 @@ def main() -> None:
     RESULTS.write_text(json.dumps(result, indent=1) + "\n")
 
 
-def share_features() -> None:
+def share_features(out: Path) -> None:
     """The features of a frozen trunk are computed once for all arms and seeds."""
     from counterlens.workflows.train import heads
 
-    compute, known = heads._features, {}
+    compute = heads._features
 
     def shared(model: cl.Classifier, x: Tensor) -> Tensor:
-        key = hash(x.numpy().tobytes())
-        if key not in known:
-            known[key] = compute(model, x)
-        return known[key]
+        key = hashlib.sha256(x.numpy().tobytes()).hexdigest()[:16]
+        return stored(out / f"features-{key}.npy", lambda: compute(model, x))
 
     heads._features = shared
+
+
+def stored(path: Path, make) -> Tensor:
+    """A tensor that is computed once and then read from the file."""
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic(path) as part, part.open("wb") as file:
+            np.save(file, make().numpy())
+    return torch.from_numpy(np.load(path))
 
 
 def composed(args: argparse.Namespace) -> Path:
     folder = args.out / "counterfactuals"
     if not (folder / "DONE").exists():
         cl.cgn.compose(
-            str(args.things / "train"), mask=str(args.things / "masks"), count=2100, sheets=2,
+            str(args.things / "train"), mask=str(args.things / "masks"), count=1400, sheets=1,
             out=folder, resume=folder.exists(),
         )  # fmt: skip
     return folder / "counterfactuals.jsonl"
@@ -139,29 +155,40 @@ class Questions:
     """The images that every model is asked about, composed once."""
 
     def __init__(self, args: argparse.Namespace, test: Sources) -> None:
-        self.test, self.data, self.frozen = test, args.data, args.trunk == "frozen"
-        self.features: dict[int, Tensor] = {}  # of a frozen trunk, which all models share
-        giving = backgrounds(test, "swap")
-        self.picks = plan(test.labels, giving, COUNT, seed=11)
-        composer = Composer(test, seed=11)
-        self.base = pixels(composer, self.picks)
+        self.test, self.data, self.out = test, args.data, args.out
+        self.frozen = args.trunk == "frozen"
+        self.giving = backgrounds(test, "swap")
+        self.picks = plan(test.labels, self.giving, COUNT, seed=11)
         self.labels = torch.from_numpy(test.labels[self.picks.shape])
-        self.changed = {f: pixels(composer, self.other(f, giving)) for f in FACTORS}
-        own = Composer(test, texture="own", seed=11)
-        same = plan(test.labels, giving, COUNT, mix="same", texture="own", seed=12)
-        other = plan(test.labels, giving, COUNT, mix="other", texture="own", seed=12)
+        same, other = (
+            plan(test.labels, self.giving, COUNT, mix=mix, texture="own", seed=12)
+            for mix in ("same", "other")
+        )
         shapes = same.shape
-        self.same = pixels(own, Picks(shapes, shapes, same.background))
-        self.swapped = pixels(own, Picks(shapes, shapes, other.background))
         self.swapped_labels = torch.from_numpy(test.labels[shapes])
-        self.cues = cue_conflicts(args.data, test.classes)
+        self.pictures = {
+            "base": self.picks,
+            **{factor: self.other(factor) for factor in FACTORS},
+            "same": Picks(shapes, shapes, same.background),
+            "swapped": Picks(shapes, shapes, other.background),
+        }
+        images, *self.cues = cue_conflicts(args.data, test.classes)
+        self.known = {"cues": images, "real": test.x}
         self.pets = pets(args.data)
 
-    def other(self, factor: str, giving: np.ndarray) -> Picks:
+    def x(self, name: str) -> Tensor:
+        """Images of a set, as bytes."""
+        if name in self.known:
+            return self.known[name]
+        texture = "own" if name in ("same", "swapped") else "patches"
+        composer = Composer(self.test, texture=texture, seed=11)
+        return stored(self.out / f"set-{name}.npy", lambda: pixels(composer, self.pictures[name]))
+
+    def other(self, factor: str) -> Picks:
         """The same images with one factor from a photograph of another class."""
         labels = self.test.labels
         rows = {name: getattr(self.picks, name).copy() for name in FACTORS}
-        pool = giving if factor == "background" else np.arange(len(labels))
+        pool = self.giving if factor == "background" else np.arange(len(labels))
         for i, row in enumerate(rows[factor]):
             rng = np.random.default_rng((13, i))
             classes = np.setdiff1d(np.unique(labels[pool]), labels[row])
@@ -170,11 +197,10 @@ class Questions:
 
     def answer(self, model: cl.Classifier, *, cam: bool) -> dict[str, object]:
         """All numbers of one model."""
-        real = self.heads(model, self.test.x)
-        base = self.heads(model, self.base)
-        changed = {f: self.heads(model, x) for f, x in self.changed.items()}
-        same, swapped = self.heads(model, self.same), self.heads(model, self.swapped)
-        cues = self.heads(model, self.cues[0])
+        real, base, same, swapped, cues = (
+            self.heads(model, name) for name in ("real", "base", "same", "swapped", "cues")
+        )
+        changed = {factor: self.heads(model, factor) for factor in FACTORS}
         truth = torch.from_numpy(self.test.labels)
         out: dict[str, object] = {}
         for head in HEADS:
@@ -189,7 +215,7 @@ class Questions:
                 "real": number(share(real[head].argmax(1) == truth, "")),
                 "composed": number(share(base[head].argmax(1) == self.labels, "")),
                 "background_swapped": number(share(sides[1], "")),
-                "cue_conflict": number(share(cues[head].argmax(1) == self.cues[1], "")),
+                "cue_conflict": number(share(cues[head].argmax(1) == self.cues[0], "")),
                 "names_texture": number(share(
                     base[head].argmax(1) == torch.from_numpy(
                         self.test.labels[self.picks.texture]), "")),
@@ -206,19 +232,23 @@ class Questions:
         return out
 
     @torch.no_grad()
-    def heads(self, model: cl.Classifier, x: Tensor) -> dict[str, Tensor]:
-        """Logits of every head and of the ensemble."""
-        features = self.features.get(id(x)) if self.frozen else None
-        if features is None:
-            parts = [(part.float() / 255 - model.mean) / model.std for part in x.split(64)]
-            features = torch.cat([model.net.features(part) for part in parts])
-            self.features[id(x)] = features
+    def heads(self, model: cl.Classifier, name: str) -> dict[str, Tensor]:
+        """Logits of every head and of the ensemble on a set; a frozen trunk's features are kept."""
+
+        def compute() -> Tensor:
+            parts = [
+                (part.float() / 255 - model.mean) / model.std for part in self.x(name).split(64)
+            ]
+            return torch.cat([model.net.features(part) for part in parts])
+
+        path = self.out / f"features-{name}.npy"
+        features = stored(path, compute) if self.frozen else compute()
         every = model.net.on_features(features).unbind(0)
         return dict(zip(HEADS, (*every, sum(every) / 3), strict=True))
 
     def votes(self, logits: Tensor):
         groups = [[k] for k in range(len(self.test.classes))]
-        return cue_votes(logits, self.cues[1], self.cues[2], groups)
+        return cue_votes(logits, *self.cues, groups)
 
     def cam(self, model: cl.Classifier) -> dict[str, object]:
         """IoU of Grad-CAM of the answered class and the animal, over pixels off the border."""
@@ -242,11 +272,11 @@ class Questions:
 
     def bias_gain(self, plain: cl.Classifier, model: cl.Classifier) -> dict[str, object]:
         """Shape bias of each head less that of the plain ensemble, on the same resampled images."""
-        before = decided(self.heads(plain, self.cues[0])["ensemble"], self.cues)
+        before = decided(self.heads(plain, "cues")["ensemble"], self.cues)
         rng = np.random.default_rng(0)
         draws = rng.integers(len(before), size=(DRAWS, len(before)))
         out = {}
-        for head, logits in self.heads(model, self.cues[0]).items():
+        for head, logits in self.heads(model, "cues").items():
             after = decided(logits, self.cues)
             gain = np.array([bias(after[d]) - bias(before[d]) for d in draws])
             low, high = np.nanpercentile(gain, [2.5, 97.5])
@@ -255,12 +285,12 @@ class Questions:
         return out
 
 
-def decided(logits: Tensor, cues: tuple[Tensor, Tensor, Tensor]) -> np.ndarray:
+def decided(logits: Tensor, cues: list[Tensor]) -> np.ndarray:
     """1 where the answer is the shape's class, 0 the texture's, NaN neither."""
     answer = logits.argmax(1)
     out = torch.full((len(answer),), float("nan"))
-    out[answer == cues[1]] = 1
-    out[answer == cues[2]] = 0
+    out[answer == cues[0]] = 1
+    out[answer == cues[1]] = 0
     return out.numpy()
 
 

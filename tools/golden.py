@@ -221,6 +221,8 @@ COMMANDS: dict[str, str] = {
     "cgn-generate": "counterlens cgn generate zoo:coloured-mnist-cgn --count 200 --ratio 2 {run}",
     "cgn-compose": "counterlens cgn compose pack:inputs/masked.npz --count 20 --size 64 "
     "--mask key:mask {run}",
+    "cgn-train-natural": "counterlens cgn train-natural inputs/generator.py:make --salient "
+    "inputs/salient.onnx --iterations 3 --images 2 {run}",
     "cgn-show": "counterlens cgn show zoo:wildlife-mnist-cgn --sheets 1 {run}",
     "cgn-evaluate": "counterlens cgn evaluate double-coloured --cgn cgn-train/run "
     f"--gan cgn-train-gan/run {DIGITS} --count 100 --epochs 1 --seen 10 --tsne 20 {{run}}",
@@ -416,6 +418,8 @@ def make_inputs(folder: Path) -> None:
     (folder / "words.txt").write_text("striped\nwhiskers\nwheels\n", encoding="utf-8")
     _narrow_vgg(folder / "vgg.safetensors")
     _reference_cgn(folder / "reference-cgn.pth")
+    (folder / "generator.py").write_text(_GENERATOR, encoding="utf-8")
+    _salient(folder / "salient.onnx")
 
 
 def _cut(sample: str, path: Path, count: int, *, side: bool = False, masks: bool = False) -> None:
@@ -447,6 +451,48 @@ def _cut(sample: str, path: Path, count: int, *, side: bool = False, masks: bool
         for key, value in parts.items():  # as numpy.savez, without a time stamp
             with archive.open(zipfile.ZipInfo(f"{key}.npy"), "w") as member:
                 np.lib.format.write_array(member, value, allow_pickle=False)
+
+
+_GENERATOR = """\
+import torch
+from torch import nn
+
+
+class Tiny(nn.Module):
+    noise, classes = 4, ["a", "b", "c"]
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed, self.start = nn.Embedding(3, 4), nn.Linear(8, 48)
+
+    def forward(self, u, y):
+        x = self.start(torch.cat([u, self.embed(y)], 1)).view(-1, 3, 4, 4).sigmoid()
+        return nn.functional.interpolate(x, (32, 32), mode="bilinear")
+
+
+def make():
+    return Tiny()
+"""
+
+
+def _salient(path: Path) -> None:
+    """A segmenter of one 1 × 1 convolution, as ONNX: machinery alone."""
+    import numpy as np
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+
+    shape = [1, 3, 32, 32]
+    weight = numpy_helper.from_array(np.ones((1, 3, 1, 1), np.float32), "weight")
+    nodes = [
+        helper.make_node("Conv", ["image", "weight"], ["score"]),
+        helper.make_node("Sigmoid", ["score"], ["mask"]),
+    ]
+    given = helper.make_tensor_value_info("image", TensorProto.FLOAT, shape)
+    out = helper.make_tensor_value_info("mask", TensorProto.FLOAT, [1, 1, 32, 32])
+    graph = helper.make_graph(nodes, "salient", [given], [out], [weight])
+    opset = [helper.make_opsetid("", 13)]
+    onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=8), str(path))
 
 
 def _narrow_vgg(path: Path) -> None:

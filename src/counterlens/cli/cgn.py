@@ -11,6 +11,7 @@ from counterlens.workflows.cgn.options import (
     CgnEvaluateOptions,
     CgnGenerateOptions,
     CgnImportOptions,
+    CgnNaturalOptions,
     CgnShowOptions,
     CgnTrainOptions,
 )
@@ -89,4 +90,24 @@ def evaluate(which: Set, options: CgnEvaluateOptions) -> None:
     from counterlens.workflows.cgn.evaluate import evaluate as run_evaluate
 
     result = run_evaluate(which, options=options)
+    finish(result, as_json=options.json, quiet=options.quiet)
+
+
+Factory = Annotated[
+    str,
+    typer.Argument(metavar="GENERATOR", help="FILE.py:FACTORY of a module G(noise, class)."),
+]
+
+
+@command(
+    cgn,
+    CgnNaturalOptions,
+    name="train-natural",
+    example="my_gan.py:make --salient u2netp.onnx --vgg vgg16.ckpt",
+)
+def train_natural(generator: Factory, options: CgnNaturalOptions) -> None:
+    """Train shape, texture and background of photographs on a class-conditional generator."""
+    from counterlens.workflows.cgn.natural import train_natural as run_natural
+
+    result = run_natural(generator, options=options)
     finish(result, as_json=options.json, quiet=options.quiet)

@@ -26,6 +26,11 @@ from counterlens.types import Preprocess
 
 def load_factory(spec: ModelSpec) -> Classifier:
     """The classifier a user's function makes."""
+    return as_classifier(factory_product(spec), str(spec), spec.weights or "")
+
+
+def factory_product(spec: ModelSpec) -> object:
+    """What a user's function returns, or the module that its name stands for."""
     path = user_path(spec.name)
     if not path.is_file():
         raise InputError(f"{spec}: the file {path} does not exist.")
@@ -50,7 +55,7 @@ def load_factory(spec: ModelSpec) -> Classifier:
             raise
         except (Exception, SystemExit) as error:
             raise InputError(_blame(f"{spec} failed", path, error)) from error
-    return as_classifier(product, str(spec), name)
+    return product
 
 
 def as_classifier(product: object, source: str, name: str) -> Classifier:

@@ -173,3 +173,39 @@ class CgnComposeOptions(Output, Resumable, Compute):
         group="Factors",
         choices=("any", "other", "same"),
     )
+
+
+@record
+class CgnNaturalOptions(Output, Resumable, Compute):
+    """Options of cgn train-natural."""
+
+    salient: str = option(
+        help="Segmenter that carries gradients: U2-Net as FILE.onnx.",
+        unit="FILE",
+        group="Training",
+        scope="objects",
+    )
+    vgg: str | None = option(
+        None,
+        help="Weights of VGG-16 for the style loss: vgg16-397923af.pth or vgg16.ckpt.",
+        unit="FILE",
+        group="Training",
+        scope="run",
+    )
+    iterations: int = option(50, help="Updates of the mechanisms.", unit="N", group="Training")
+    images: int = option(32, help="Images per update. The study: 2048.", unit="N", group="Training")
+    speed: float = option(
+        1.0, help="What the study's learning rates are multiplied by.", group="Training"
+    )
+    ablation: str = option(
+        "none",
+        help="Loss to leave out.",
+        group="Training",
+        choices=("none", "shape", "texture", "background", "reconstruction"),
+    )
+    judged_by: str | None = option(
+        None,
+        help="Classifier that says whether composed images show their class.",
+        unit="MODEL",
+        group="Measures",
+    )
