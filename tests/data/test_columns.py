@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from counterlens.data import open_set, write_pack
-from counterlens.data.columns import column_values, texts
+from counterlens.data.columns import MASK_MEASURES, column_values, texts
 from counterlens.errors import InputError
 
 
@@ -69,7 +69,7 @@ def test_masks_of_a_pack_give_areas(tmp_path: Path) -> None:
         ("exif:Modell", "Did you mean Model"),
         ("image:beauty", "expected one of brightness"),
         ("mask:area", "no masks of its own"),
-        ("mask:size", "expected mask:area"),
+        ("mask:size", "expected one of area"),
         ("path", "has no column"),
     ],
 )
@@ -92,3 +92,16 @@ def test_one_value_and_too_many_values_are_refused_and_numbers_become_bands() ->
     ages = texts([float(i) for i in range(99)], "age")
     assert [ages.count(name) for name in sorted({str(a) for a in ages})] == [33, 33, 33]
     assert texts([1.5, float("nan"), 2.5], "age") == ["1.5", None, "2.5"]
+
+
+def test_the_pose_of_an_object_by_its_mask():
+    """By hand: a box of 2 × 4 in the upper left corner of 8 × 8 pixels."""
+    mask = np.zeros((8, 8), dtype=bool)
+    mask[:2, :4] = True
+    found = {name: measure(mask) for name, measure in MASK_MEASURES.items()}
+    assert found["area"] == 8 / 64
+    assert found["aspect"] == 2.0
+    assert found["offset"] == pytest.approx(np.hypot(3, 2) / np.hypot(3.5, 3.5))
+    assert found["edge"] == 5 / 28  # four above, two at the left, one of them in the corner
+    empty = np.zeros((8, 8), dtype=bool)
+    assert np.isnan(MASK_MEASURES["aspect"](empty)) and np.isnan(MASK_MEASURES["offset"](empty))

@@ -6,8 +6,8 @@
     exif:Model           an EXIF field, by its name
     image:brightness     measured: brightness, contrast, sharpness, colourfulness,
                          aspect or side
-    mask:area            share of the picture that its mask covers; mask:area@FOLDER for masks of
-                         a folder, mask:area@key:NAME for masks of a packed file
+    mask:area            measured of its mask: area, aspect, offset or edge; mask:area@FOLDER for
+                         masks of a folder, mask:area@key:NAME for masks of a packed file
 
 Numbers of more than ten values become three bands of equal numbers of pictures.
 """
@@ -18,7 +18,7 @@ from itertools import pairwise
 import numpy as np
 from jaxtyping import Float64
 
-from counterlens.data.masks import ReadMask, open_masks, own_masks
+from counterlens.data.masks import Mask, ReadMask, open_masks, own_masks
 from counterlens.data.sets import encoded
 from counterlens.errors import InputError, nearest
 from counterlens.images import ImageSet, Pixels, exif_texts
@@ -27,7 +27,7 @@ _Values = Sequence[str | None]
 MOST = 100
 """Values of a column, more than which name no groups."""
 BANDS, PLAIN = 3, 10
-FORMS = "a column of the manifest, class, folder:N, exif:FIELD, image:MEASURE or mask:area"
+FORMS = "a column of the manifest, class, folder:N, exif:FIELD, image:MEASURE or mask:MEASURE"
 
 
 def column_values(images: ImageSet, name: str, data: str = "") -> list[str | None]:
@@ -50,7 +50,7 @@ def column_values(images: ImageSet, name: str, data: str = "") -> list[str | Non
     elif colon and kind == "image":
         values = measured(images, rest).tolist()
     elif colon and kind == "mask":
-        values = mask_areas(images, rest, data).tolist()
+        values = of_masks(images, rest, data).tolist()
     else:
         raise InputError(_unknown(images, name))
     return texts(values, name)
@@ -176,11 +176,44 @@ def measured(images: ImageSet, name: str) -> Float64[np.ndarray, "n"]:
     return np.array([MEASURES[name](images.read(i)) for i in range(len(images))])
 
 
-def mask_areas(images: ImageSet, text: str, data: str) -> Float64[np.ndarray, "n"]:
-    """Share of each picture that its mask covers; NaN where it has none."""
+def _aspect(mask: Mask) -> float:
+    """Width over height of the smallest box that holds the object."""
+    ys, xs = np.nonzero(mask)
+    return float(np.ptp(xs) + 1) / float(np.ptp(ys) + 1) if len(ys) else float("nan")
+
+
+def _offset(mask: Mask) -> float:
+    """Distance of its centre of mass from that of the picture, in half diagonals: 0 to 1."""
+    ys, xs = np.nonzero(mask)
+    if not len(ys):
+        return float("nan")
+    middle = (np.array(mask.shape) - 1) / 2
+    away = float(np.hypot(ys.mean() - middle[0], xs.mean() - middle[1]))
+    return away / max(float(np.hypot(*middle)), 1.0)
+
+
+def _edge(mask: Mask) -> float:
+    """Share of the picture's edge that the object covers: 0 where it is seen whole."""
+    ring = np.concatenate([mask[0], mask[-1], mask[1:-1, 0], mask[1:-1, -1]])
+    return float(ring.mean())
+
+
+MASK_MEASURES: Mapping[str, Callable[[Mask], float]] = {
+    "area": lambda mask: float(mask.mean()),
+    "aspect": _aspect,
+    "offset": _offset,
+    "edge": _edge,
+}
+
+
+def of_masks(images: ImageSet, text: str, data: str) -> Float64[np.ndarray, "n"]:
+    """A measure of each picture's mask, one of MASK_MEASURES; NaN where it has none."""
     what, _, where = text.partition("@")
-    if what != "area":
-        raise InputError(f"groups: mask:{what}, expected mask:area or mask:area@FOLDER.")
+    if what not in MASK_MEASURES:
+        raise InputError(
+            f"groups: mask:{what}, expected one of {', '.join(MASK_MEASURES)}: mask:area or "
+            "mask:area@FOLDER."
+        )
     masks: ReadMask | None
     if where:
         masks = open_masks(where, data, images)
@@ -190,7 +223,8 @@ def mask_areas(images: ImageSet, text: str, data: str) -> Float64[np.ndarray, "n
     if masks is None:
         raise InputError(
             f"groups: {images.name} has no masks of its own. Name a folder of masks: "
-            "mask:area@FOLDER."
+            f"mask:{what}@FOLDER."
         )
     opened = (masks(i) for i in range(len(images)))
-    return np.array([float("nan") if mask is None else float(mask.mean()) for mask in opened])
+    measure = MASK_MEASURES[what]
+    return np.array([float("nan") if mask is None else measure(mask) for mask in opened])

@@ -131,7 +131,8 @@ def accuracy(group: Group, right: MemberFlags, groups: Groups) -> Number:
 def too_few(group: Group, groups: Groups) -> str:
     """Why a group is not judged."""
     points = f"±{100 * groups.half:g} points"
-    return f"{group.n} images, {groups.least} are needed for {points} together with the others"
+    has = "1 image" if group.n == 1 else f"{group.n} images"
+    return f"{has}, {groups.least} are needed for {points} together with the others"
 
 
 def overconfidence(group: Group, confidence: Values, right: MemberFlags, groups: Groups) -> Number:

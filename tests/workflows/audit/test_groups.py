@@ -64,6 +64,7 @@ def test_the_values_are_kept_by_image(result: Result) -> None:
         ({"groups": "class", "group_width": 0.7}, "group_width is 0.7"),
         ({"groups": "class", "require": "groups.worst.acuracy>=0.5"}, "does not measure"),
         ({"require": "groups.worst.accuracy>=0.5"}, "without --groups"),
+        ({"groups": "class", "require": "groups.class.truckk.gap>=0"}, "Did you mean truck"),
     ],
 )
 def test_bad_groups_are_one_line(given: dict[str, object], told: str) -> None:

@@ -64,7 +64,7 @@ def parse_severities(text: str) -> tuple[int, ...]:
 
 def check_corruptions(settings: Settings) -> None:
     """Refuse what cannot work before anything is loaded."""
-    parse_severities(settings.severities)
+    severities = parse_severities(settings.severities)
     files = settings.corruption_files
     if settings.corruptions:
         parse_corruptions(settings.corruptions)
@@ -77,6 +77,15 @@ def check_corruptions(settings: Settings) -> None:
             f"corruption_files is {files!r}, expected NAME@ROOT with a name of "
             f"{', '.join(PUBLISHED)}."
         )
+    if files:
+        _published(settings, parse_corruptions(settings.corruptions or "")[0], severities[0], 1)
+
+
+def _published(settings: Settings, name: str, severity: int, limit: int | None) -> ImageSet:
+    """One corruption at one severity from the published files."""
+    which, _, root = str(settings.corruption_files).partition("@")
+    spec = f"{name}-{severity}=known:{which}/{name}/{severity}@{root}"
+    return open_set(spec, limit=limit, seed=settings.seed)
 
 
 def corruption_numbers(
@@ -140,12 +149,7 @@ def _right(
         return kept
     called = f"{name}-{severity}"
     if settings.corruption_files:
-        which, _, root = settings.corruption_files.partition("@")
-        opened = open_set(
-            f"{called}=known:{which}/{name}/{severity}@{root}",
-            limit=settings.limit,
-            seed=settings.seed,
-        )
+        opened = _published(settings, name, severity, settings.limit)
         protocol, labels = choose(classifier, opened), None
     else:
         opened, labels = corrupted_set(base, name, severity, name=called), protocol.labels[reported]

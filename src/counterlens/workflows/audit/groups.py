@@ -15,11 +15,11 @@ import torch
 from counterlens import metrics
 from counterlens.data import name_of
 from counterlens.data.columns import column_values, texts
-from counterlens.errors import InputError
+from counterlens.errors import InputError, nearest
 from counterlens.images import ImageSet
 from counterlens.metrics import groups as measure
 from counterlens.metrics.groups import Group, Groups, MemberFlags, Values
-from counterlens.runs import LogitSet, Number, Run, key_part, stored_logits
+from counterlens.runs import LogitSet, Number, Run, key_part, parse_gate, stored_logits
 from counterlens.workflows._shared.objects import Objects
 from counterlens.workflows.audit.settings import Settings
 from counterlens.workflows.audit.slices import SPEC as SLICES
@@ -120,6 +120,21 @@ def may_measure(key: str, settings: Settings) -> bool:
     if not names or parts[0] != "groups":
         return False
     return key in worst_keys(settings) or any(key.startswith(f"groups.{_part(n)}") for n in names)
+
+
+def check_values(settings: Settings, columns: Columns) -> None:
+    """Refuse gates on values that a column does not have."""
+    for gate in map(parse_gate, settings.require):
+        parts = gate.key.split(".")
+        if parts[0] != "groups" or len(parts) < 4:
+            continue
+        for name, values in columns.items():
+            known = {_part(value) for value in values if value is not None}
+            value = parts[2].partition("~")[0]
+            if parts[1] == _part(name) and value not in known:
+                near = nearest(value, known)
+                hint = f"Did you mean {near}?" if near else f"It has: {', '.join(sorted(known))}."
+                raise InputError(f"gate {gate.text!r}: {name} has no value {parts[2]!r}. {hint}")
 
 
 def worst_keys(settings: Settings) -> list[str]:

@@ -125,7 +125,7 @@ class AuditOptions(Output, Resumable, Compute, TrustOption, Pipeline):
     groups: tuple[str, ...] = option(
         (),
         help="Report by group: columns of DATA, e.g. site,scanner; class, folder:2, exif:Model, "
-        "image:brightness, mask:area.",
+        "image:brightness, mask:area, mask:edge.",
         unit="COLUMNS",
         group="Groups",
         scope="objects",

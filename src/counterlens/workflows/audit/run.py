@@ -175,6 +175,7 @@ def _audit(settings: Settings, folder: Path, facts: families.FamilyFacts, object
     held = opened(settings.calibrate) if settings.calibrate else None
     operating.check_classes(settings, protocol.classes)
     columns = groups.open_columns(settings, images, objects)
+    groups.check_values(settings, columns)
     fitted = opened(settings.ood_fit) if settings.ood_fit else None
     check_unknown(classifier, images, outside, settings.anyway)
     fit_on = fit_images(settings, classifier, images, held, fitted)
