@@ -235,7 +235,9 @@ def pick_device(name: str = "auto") -> torch.device:
         "mps": not torch.backends.mps.is_available(),
     }
     if absent.get(device.type, False):
-        raise InputError(f"device {name} is not there on this machine. Use --device auto or cpu.")
+        raise InputError(
+            f"device {name} is not there on this machine. Use device=auto or device=cpu."
+        )
     return device
 
 

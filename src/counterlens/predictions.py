@@ -284,7 +284,7 @@ class Runner:
         if tried == 1:
             raise InputError(
                 f"one picture of {self.classifier.preprocess.size} does not fit into the memory "
-                f"of {self.place}. Choose another --device or a smaller model."
+                f"of {self.place}. Choose another device or a smaller model."
             ) from None
         self.size = tried // 2
         if self.place.type == "cuda":

@@ -77,7 +77,7 @@ def map_shards(
 def check_place(on: str) -> None:
     """Refuse a place that is none."""
     if on not in ("here", "ray") and not on.startswith("ray://"):
-        raise InputError(f"--on is {on!r}, expected here, ray or ray://HOST:PORT.")
+        raise InputError(f"on is {on!r}, expected here, ray or ray://HOST:PORT.")
 
 
 def worker_plan(
@@ -238,7 +238,7 @@ def _start(ray: Any, on: str) -> None:
             if not left:
                 raise InputError(
                     f"Ray did not start ({first_line(error, 120)}). Is the machine "
-                    "busy, or the address wrong? --on here needs no Ray."
+                    "busy, or the address wrong? on=here needs no Ray."
                 ) from error
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
@@ -253,6 +253,6 @@ def _ray() -> Any:
         import ray.data
     except ImportError:
         raise MissingExtra(
-            "--on ray needs Ray. Install it: pip install 'counterlens[ray]'."
+            "on=ray needs Ray. Install it: pip install 'counterlens[ray]'."
         ) from None
     return ray

@@ -488,7 +488,7 @@ def test_patchworks_are_seeded_photographs_of_any_size():
 
 def test_refusal_is_one_line_that_names_checks_and_the_way_on():
     bad = Finding("logits", "fail", "rows sum to 1.", "high", "Remove the softmax.")
-    with pytest.raises(DoctorRefused, match=r"logits.*Remove the softmax.*--anyway") as caught:
+    with pytest.raises(DoctorRefused, match=r"logits.*Remove the softmax.*anyway=True") as caught:
         refuse_if_failed([Finding("forward", "ok", "fine."), bad])
     assert "\n" not in str(caught.value)
     assert caught.value.exit_code == 3

@@ -103,5 +103,5 @@ def test_the_list_can_be_edited_and_given_back(tmp_path) -> None:
     assert "the 2 classes of classes.txt" in result.manifest["protocol"]
     remaining = {row["stage"]: row["kept"] for row in result.table("funnel")}
     assert remaining["known class"] == 11
-    with pytest.raises(InputError, match="--least"):
+    with pytest.raises(InputError, match="least takes"):
         choose_classes(pool, model=model, least=0)

@@ -199,7 +199,9 @@ def test_a_full_disk_names_folder_and_cure_and_spares_the_old_checkpoint(tmp_pat
 
     monkeypatch.setattr(torch, "save", full)
     plan = Plan(steps=12, per_epoch=3, log_every=3, checkpoint_minutes=0.0)
-    with pytest.raises(InputError, match=r"update 6 .*disk is full .*update 3 is intact.*--resume"):
+    with pytest.raises(
+        InputError, match=r"update 6 .*disk is full .*update 3 is intact.*resume=True"
+    ):
         train(tmp_path, plan)
     assert torch.load(tmp_path / "checkpoint.pt", weights_only=True)["progress"]["step"] == 3
     assert [p.name for p in tmp_path.iterdir()] == ["checkpoint.pt"]

@@ -245,7 +245,7 @@ def test_a_part_that_ran_out_is_made_with_less_and_no_row_is_lost_or_made_twice(
     def never(rows, stored):
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
 
-    with pytest.raises(InputError, match="go on with --resume"):
+    with pytest.raises(InputError, match="go on with resume=True"):
         in_parts(range(2), lambda: (2, 2), never, steps=20, log=said.append)
 
     def broken(rows, stored):

@@ -120,7 +120,7 @@ def test_with_out_the_audit_is_left_alone(made, tmp_path):
 
 def test_what_is_no_audit_or_has_no_mistakes_is_refused(made, tmp_path):
     run, model = made
-    with pytest.raises(InputError, match="--worst is 0"):
+    with pytest.raises(InputError, match="worst is 0"):
         explain(str(run.folder), [], worst=0, **QUICK)
     with pytest.raises(InputError, match="folder of an audit"):
         explain(model, ["sample:cifar10#0"], train="sample:cifar10", **QUICK)

@@ -183,7 +183,9 @@ def test_attack_steps_grow_at_their_stages():
 
 def test_a_loss_that_misses_its_out_images_says_so(batch):
     del batch["out"]
-    with pytest.raises(InputError, match=r"RATIO loss needs out-distribution images.*--out-data"):
+    with pytest.raises(
+        InputError, match=r"RATIO loss needs out-distribution images.*out_data=SPEC"
+    ):
         ratio_terms(network(), batch, 0, near=NEAR, far=FAR)
 
 

@@ -246,7 +246,7 @@ def test_code_that_comes_with_a_model_is_not_run(tmp_path, vit):
     )
     mark = tmp_path / "ran"
     (tmp_path / "copy" / "mine.py").write_text(f"import os\nos.mkdir({str(mark)!r})\n")
-    with pytest.raises(InputError, match="add --trust-remote-code"):
+    with pytest.raises(InputError, match="say trust_remote_code=True"):
         load(spec)
     assert not mark.exists()
 

@@ -279,7 +279,7 @@ def test_objects_pickled_by_the_robustness_library_need_trust(stored):
     globals()["Args"] = Args
     Args.__qualname__ = "Args"
     file = stored({"model": _wide(10), "args": Args()})
-    with pytest.raises(InputError, match="add --trust-remote-code"):
+    with pytest.raises(InputError, match="say trust_remote_code=True"):
         load(f"robustbench:wrn@{file}")
     trusted = load(f"robustbench:wrn@{file}", device="cpu", trust_remote_code=True)
     assert trusted.classes == CIFAR10

@@ -54,7 +54,7 @@ def test_an_unfinished_run_is_continued_only_with_resume_and_the_same_settings(
     tmp_path: Path,
 ) -> None:
     Run.create(tmp_path / "r", "audit", {"seed": 0}).add_numbers({"a.b": Number(1, 1, 1, 1, "p")})
-    with pytest.raises(RunExists, match="--resume"):
+    with pytest.raises(RunExists, match="resume=True"):
         Run.create(tmp_path / "r", "audit", {"seed": 0})
     with pytest.raises(RunExists, match="seed"):
         Run.create(tmp_path / "r", "audit", {"seed": 1}, resume=True)

@@ -42,5 +42,5 @@ def refuse_if_failed(findings: Sequence[Finding]) -> None:
     first, names = failed[0], ", ".join(finding.check for finding in failed)
     raise DoctorRefused(
         f"the doctor refused ({names}): {first.found} {first.fix} "
-        "Add --anyway to go on all the same."
+        "To go on all the same: anyway=True."
     )

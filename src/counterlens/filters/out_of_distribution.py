@@ -35,7 +35,7 @@ class OutsideLimits:
             raise InputError(f"a confidence of {self.confidence} came, expected a share in [0, 1).")
         for count in (self.answer, self.shortlist):
             if count is not None and count < 1:
-                raise InputError("--per-answer and --shortlist take 1 or more images.")
+                raise InputError("per_answer and shortlist take 1 or more images.")
 
 
 def rules(

@@ -203,7 +203,7 @@ class _Trainer:
             raise TrainingFailed(
                 f"loss term {names[column]!r} is {table[row, column].item()} at update {step} "
                 f"(epoch {step // self.plan.per_epoch}). {last} Lower the learning rate "
-                "(--set lr=…) and resume, or check the data."
+                "and resume, or check the data."
             )
         for name, value in zip(names, table.sum(0).tolist(), strict=True):
             self.sums[name] = self.sums.get(name, 0.0) + value
@@ -273,7 +273,7 @@ class _Trainer:
                 raise InputError(
                     f"the checkpoint of update {self.progress.step} could not be written to "
                     f"{self.file.parent}: the disk is full{' (' + intact + ')' if intact else ''}. "
-                    "Free some space and repeat the command with --resume."
+                    "Free some space and go on with resume=True."
                 ) from error
         self.saved_step = self.progress.step
         self.world.wait()

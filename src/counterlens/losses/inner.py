@@ -155,6 +155,6 @@ def need(batch: Batch, key: str, loss: str) -> Tensor:
     if key not in batch:
         raise InputError(
             f"the {loss} loss needs {'out-distribution images' if key == 'out' else key}, which "
-            "the batches do not hold. Name a set of them: --out-data SPEC."
+            "the batches do not hold. Name a set of them: out_data=SPEC."
         )
     return batch[key]

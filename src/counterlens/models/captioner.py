@@ -13,7 +13,7 @@ from counterlens.models.sources.hub import open_pretrained
 
 Captioner = Callable[[Sequence[Pixels]], list[str]]
 TOKENS = 20
-_INSTEAD = "Offline, name a folder with a captioner, or a list of words: --words FILE."
+_INSTEAD = "Offline, name a folder with a captioner, or a list of words: words=FILE."
 _ARTICLE = re.compile(r"^(?:an?|the|some)\s+")
 
 

@@ -125,7 +125,7 @@ def check_consent(spec: str, *, source: Path, trust: bool) -> str:
         raise InputError(
             f"{source} names the model {spec}, a Python file that would be run. A run folder may "
             "come from someone else, so this needs your consent: if you trust that file, add "
-            "--trust-remote-code (in Python: trust_remote_code=True)."
+            "trust_remote_code=True."
         )
     return spec
 

@@ -28,7 +28,7 @@ _ENTRIES = (
 _PREFIXES = ("module.", "_orig_mod.", "model.", "net.", "attacker.model.", "backbone.")
 
 
-TRUST_ADVICE = ", or, if you trust the file, add --trust-remote-code"
+TRUST_ADVICE = ", or, if you trust the file, say trust_remote_code=True"
 
 
 def read_state(

@@ -44,8 +44,8 @@ def atomic(path: Path) -> Iterator[Path]:
     except Exception as error:
         if _no_space(path, error):
             raise DiskFull(
-                f"the disk is full: {path} could not be written. Free some space, then repeat the "
-                "command with --resume."
+                f"the disk is full: {path} could not be written. Free some space, then go on "
+                "with resume=True."
             ) from error
         raise
     finally:

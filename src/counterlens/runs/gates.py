@@ -57,14 +57,14 @@ def parse_gate(text: str) -> Gate:
     match = _FORM.match(text)
     if not match:
         raise InputError(
-            f"--require got {text!r}, expected KEY>=NUMBER (or <=, >, <), "
+            f"the gate {text!r} is not of the form KEY>=NUMBER (or <=, >, <), "
             'for example "accuracy.top1>=0.9" or "accuracy.top1.low>=0.9".'
         )
     key, part, sign, bound = match.groups()
     try:
         limit = float(bound)
     except ValueError:
-        raise InputError(f"--require got {text!r}: {bound!r} is not a number.") from None
+        raise InputError(f"the gate {text!r}: {bound!r} is not a number.") from None
     return Gate(key, part or "value", sign, limit, text.strip())
 
 
@@ -80,7 +80,7 @@ def refuse_impossible(gates: Iterable[Gate], possible: Sequence[str]) -> None:
         needs = next((text for form, text in _NEEDS if re.fullmatch(form, gate.key)), "")
         near = get_close_matches(gate.key, possible, n=3, cutoff=0.3) or list(possible)[:3]
         raise InputError(
-            f"--require got {gate.text!r}: this audit does not measure {gate.key}"
+            f"the gate {gate.text!r}: this audit does not measure {gate.key}"
             f"{needs and f' without {needs}'}. The nearest that it does: {', '.join(near)}."
         )
 

@@ -31,7 +31,7 @@ def lock(folder: Path) -> bool:
         os.close(file)
         raise RunExists(
             f"{folder} is being written by another process ({holder or 'which is starting'}). "
-            "Wait until it ends, or choose another --out."
+            "Wait until it ends, or choose another folder: out=FOLDER."
         ) from None
     os.ftruncate(file, 0)
     os.pwrite(file, f"process {os.getpid()} on {platform.node()}\n".encode(), 0)

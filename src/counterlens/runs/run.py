@@ -67,9 +67,11 @@ class Run:
         run = cls(Path(folder))
         wanted = json.loads(json.dumps(dict(settings), default=str))
         if run.done:
-            raise RunExists(f"{run.folder} holds a finished run. Choose another --out.")
+            raise RunExists(f"{run.folder} holds a finished run. Choose another: out=FOLDER.")
         if not run._begun and run.folder.exists() and any(run._foreign()):
-            raise RunExists(f"{run.folder} is not empty and holds no run. Choose another --out.")
+            raise RunExists(
+                f"{run.folder} is not empty and holds no run. Choose another: out=FOLDER."
+            )
         run.folder.mkdir(parents=True, exist_ok=True)
         taken = lock(run.folder)
         try:
@@ -108,7 +110,7 @@ class Run:
     def _foreign(self) -> Iterator[Path]:
         """What lies in the folder of a run that has not begun, but for what a kill may leave."""
         if not self.folder.is_dir():
-            raise RunExists(f"{self.folder} is a file. Choose another --out.")
+            raise RunExists(f"{self.folder} is a file. Choose another: out=FOLDER.")
         for path in self.folder.iterdir():
             if path.name != LOCK and not path.name.endswith(".part"):
                 yield path
@@ -129,7 +131,7 @@ class Run:
 
     def _allow(self, command: str, settings: Mapping[str, object], resume: bool) -> None:
         if not resume:
-            raise RunExists(f"{self.folder} holds an unfinished run. Add --resume to continue it.")
+            raise RunExists(f"{self.folder} holds an unfinished run. To continue it: resume=True.")
         before = self.manifest
         changed = [
             k
@@ -140,7 +142,7 @@ class Run:
             other = ", ".join(changed) or "command"
             raise RunExists(
                 f"{self.folder} was started with other settings ({other}). "
-                "Repeat the first command with --resume, or choose another --out."
+                "Go on with the first settings and resume=True, or choose another: out=FOLDER."
             )
 
     @property

@@ -134,7 +134,7 @@ def test_classifiers_are_trained_on_an_imports_images(tmp_path: Path, reference,
 
 def test_what_is_no_reference_checkpoint_is_refused_in_one_line(tmp_path: Path, reference):
     file = saved(reference, tmp_path / "own")
-    with pytest.raises(InputError, match="--dataset"):
+    with pytest.raises(InputError, match="dataset=NAME"):
         import_cgn([file])
     with pytest.raises(InputError, match="no set 'grey'"):
         import_cgn([file], dataset="grey")

@@ -72,7 +72,7 @@ def test_the_filters_of_a_run_are_not_run_unasked(tmp_path: Path) -> None:
     ran = tmp_path / "ran"
     (tmp_path / "evil.py").write_text(f"from pathlib import Path\nPath({str(ran)!r}).touch()\n")
     run = curation(tmp_path / "run", filters=(f"{tmp_path}/evil.py:f",))
-    with pytest.raises(InputError, match=r"evil\.py:f.*--trust-remote-code"):
+    with pytest.raises(InputError, match=r"evil\.py:f.*trust_remote_code=True"):
         freeze(
             run, out=tmp_path / "set", unreviewed=True, quiet=True,
             held_out=["zoo:cifar10-plain-small"],

@@ -293,7 +293,7 @@ def test_a_generator_that_cannot_draw_the_class_is_named(folder, tmp_path):
 def test_without_a_generator_it_says_what_to_do(monkeypatch, tmp_path):
     monkeypatch.setattr(zoo, "generators", list)
     pair = classifier("a", 0), classifier("b", 2)
-    with pytest.raises(InputError, match="--generator FOLDER"):
+    with pytest.raises(InputError, match="generator=FOLDER"):
         disagree(*pair, classes=["cat"], out=tmp_path / "run", quiet=True)
     with pytest.raises(InputError, match="expected one or more"):
         disagree(*pair, out=tmp_path / "run", quiet=True)

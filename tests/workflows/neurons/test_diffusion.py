@@ -97,7 +97,7 @@ def test_what_does_not_fit_is_refused(colours, tmp_path):
         neurons(colours, unit=[0], count=0, method="diffusion", out=tmp_path / "b")
     with pytest.raises(InputError, match="belongs to method='diffusion'"):
         neurons(colours, unit=[0], similar=2, out=tmp_path / "c")
-    with pytest.raises(InputError, match="--data SPEC"):
+    with pytest.raises(InputError, match="data=SPEC"):
         neurons(colours, unit=[0], method="diffusion", captioner="a/b", out=tmp_path / "d")
     (tmp_path / "empty.txt").write_text("\n")
     with pytest.raises(InputError, match="holds no word"):
@@ -164,7 +164,7 @@ def test_a_captioner_gives_a_phrase_per_picture(blip):
 
 def test_a_captioner_that_cannot_be_had_names_what_to_do(tmp_path):
     device = torch.device("cpu")
-    with pytest.raises(InputError, match="--words FILE"):
+    with pytest.raises(InputError, match="words=FILE"):
         load_captioner("owner/none-such-captioner", device=device)
     with pytest.raises(InputError, match="expected a hub id OWNER/MODEL or a folder"):
         load_captioner("./nowhere", device=device)

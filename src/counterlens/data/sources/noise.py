@@ -133,7 +133,7 @@ def open_noise(
     if kind == SMOOTH and not spec and base is None:
         raise InputError(
             "noise:smooth is made from images: expected noise:smooth@SPEC, "
-            "e.g. noise:smooth@sample:cifar10 (--ood of an audit takes the audited ones)."
+            "e.g. noise:smooth@sample:cifar10 (an audit takes the audited ones)."
         )
     if spec:
         from counterlens.data.open import open_set  # which opens noise in its turn

@@ -65,8 +65,8 @@ def opinion(
     missing = sorted(classes[t] for t, place in places.items() if place < 0)
     if missing:
         raise InputError(
-            f"{judge.name} cannot judge: it has no class {missing[0]!r}. Choose another --with "
-            "model or another target."
+            f"{judge.name} cannot judge: it has no class {missing[0]!r}. Choose another "
+            "judge=MODEL or another target."
         )
     target = torch.tensor([places[t] for t in result.target.tolist()])
     rows = torch.arange(len(result))

@@ -30,7 +30,7 @@ def by_wordnet(classifier: Classifier) -> tuple[int, ...]:
     if labels is None or min(labels) < 0:
         raise InputError(
             f"{classifier.name} has classes outside ImageNet, so WordNet cannot compare them. "
-            "Use --target near or near:head."
+            "Use target=near or target=near:head."
         )
     numbers = [int(imagenet()[k].wnid[1:]) for k in labels]
     return tuple(

@@ -85,7 +85,7 @@ def targets_of(
             if word == "true":
                 if label < 0:
                     raise InputError(
-                        "--target true needs a known label. Take the image from a labelled set "
+                        "target=true needs a known label. Take the image from a labelled set "
                         "(SPEC#ID) or name the class."
                     )
                 wanted.append(label)

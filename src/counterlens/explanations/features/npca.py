@@ -84,7 +84,7 @@ def neural_pca(last: nn.Linear, features: Float[Tensor, "n d"], target: int) -> 
     if len(features) < 2:
         raise InputError(
             f"{len(features)} image of the class came, expected 2 or more to compare. "
-            "Give more --data."
+            "Give more with data=SPEC."
         )
     if not torch.isfinite(features).all():
         raise InputError("the features hold NaN or infinite values, expected finite ones.")

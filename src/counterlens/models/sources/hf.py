@@ -88,7 +88,7 @@ def _reading(spec: ModelSpec) -> Iterator[None]:
         if "trust_remote_code" in str(error):
             raise InputError(
                 f"{spec} comes with code of its own, which was not run. Read it first; if you "
-                "trust it, add --trust-remote-code."
+                "trust it, say trust_remote_code=True."
             ) from error
         raise InputError(
             f"{spec} cannot be read as an image classifier ({type(error).__name__}: {first})."

@@ -45,8 +45,8 @@ def in_parts(
             if smaller is None:
                 raise InputError(
                     "out of memory with one image and every block computed twice. What was "
-                    "written stays: go on with --resume, a smaller generator or classifier, fewer "
-                    "cut-outs, or --device cpu."
+                    "written stays: go on with resume=True, a smaller generator or classifier, "
+                    "fewer cut-outs, or device=cpu."
                 )
             stored, size = smaller
             gc.collect()

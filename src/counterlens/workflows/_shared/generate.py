@@ -82,7 +82,7 @@ def changed(settings: ChainSettings, changes: Sequence[str]) -> ChainSettings:
     for text in changes:
         key, sign, value = text.partition("=")
         if not sign or key not in known:
-            raise InputError(f"--set got {text!r}, expected KEY=VALUE with {', '.join(known)}.")
+            raise InputError(f"changes has {text!r}, expected KEY=VALUE with {', '.join(known)}.")
         try:
             if key == "schedule":
                 if value not in ("constant", "cosine"):
@@ -93,7 +93,7 @@ def changed(settings: ChainSettings, changes: Sequence[str]) -> ChainSettings:
             else:
                 new[key] = type(known[key])(value)
         except ValueError:
-            raise InputError(f"--set got {text!r}; {key} is now {known[key]!r}.") from None
+            raise InputError(f"changes has {text!r}; {key} is now {known[key]!r}.") from None
     result = replace(settings, **new)
     low = {"guidance": 1, "steps": 1, "last": 1, "updates": 0, "cuts": 0, "sigma": 0,
            "text_rate": 0, "noise_rate": 0}  # fmt: skip

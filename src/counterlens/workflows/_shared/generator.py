@@ -25,8 +25,8 @@ def open_generator(spec: str | None, device: torch.device, *, half: bool) -> Lat
         if not shipped:
             raise InputError(
                 "no generator is shipped in this build. Name a diffusers folder or hub id: "
-                "--generator FOLDER; or train the small one: "
-                "python -m counterlens.workflows.train.diffusion --data SPEC."
+                "generator=FOLDER; or train the small one: "
+                "counterlens train diffusion."
             )
         spec = str(zoo.generator(shipped[0]))
     elif spec.startswith("zoo:"):
@@ -49,7 +49,7 @@ def open_generator_for(
     """
     why = next(filter(None, map(misfit, classifiers)), "") if spec is None else ""
     if why:
-        raise InputError(f"{why} Name one that fits: --generator FOLDER (a diffusers folder).")
+        raise InputError(f"{why} Name one that fits: generator=FOLDER (a diffusers folder).")
     return open_generator(spec, classifiers[0].mean.device, half=half)
 
 

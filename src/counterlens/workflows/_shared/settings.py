@@ -115,7 +115,7 @@ def nested(changes: Sequence[str]) -> dict[str, Any]:
     for one in changes:
         key, sign, text = one.partition("=")
         if not sign:
-            raise InputError(f"--set got {one!r}, expected KEY=VALUE such as lr=0.2.")
+            raise InputError(f"changes has {one!r}, expected KEY=VALUE such as lr=0.2.")
         inner: Any = read_value(text)
         for part in reversed(key.strip().split(".")):
             inner = {part: inner}
@@ -141,7 +141,7 @@ def read_value(text: str) -> Any:
     try:
         value = yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise InputError(f"--set got the value {text[:80]!r}: {first_line(error)}.") from None
+        raise InputError(f"changes has the value {text[:80]!r}: {first_line(error)}.") from None
     return _numeric(value)
 
 

@@ -66,8 +66,7 @@ def check_slices(settings: Settings) -> None:
         return
     if not settings.slices:
         raise InputError(
-            "a slice encoder came without slices, which alone would use it. Give both: "
-            "slices=True (--slices)."
+            "a slice encoder came without slices, which alone would use it. Give both: slices=True."
         )
     if "clip" not in given.partition("#")[0]:
         raise InputError(

@@ -94,7 +94,7 @@ def evaluate(which: str, options: CgnEvaluateOptions) -> Result:
         _sources(options.cgns, "cgn", train, log), _sources(options.gans, "gan", train, log)
     )
     if not makers.cgns:
-        raise InputError("no CGN came, expected --cgn RUN of counterlens cgn train.")
+        raise InputError("no CGN came, expected cgns=RUN of a training.")
     with running("cgn evaluate", options, name=which, inputs={"set": which}) as run:
         device = pick_device(options.device)
         _prepare(device, makers)
@@ -161,7 +161,7 @@ def _sources(specs: Sequence[str], kind: str, train: DigitVariant, log: Log) -> 
             elif data != train.fingerprint:
                 raise InputError(
                     f"{one} was trained on other {train.which} data than this. Give the same "
-                    "--mnist and --textures as in its training."
+                    "mnist and textures as in its training."
                 )
             sources.append(_Source(net, card))
     return sources

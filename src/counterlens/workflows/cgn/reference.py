@@ -73,6 +73,6 @@ def _set_of(file: Path) -> str:
         if name in path:
             return which
     raise InputError(
-        f"the path {file} does not say which set the checkpoint imitates. Add --dataset with one "
-        f"of {', '.join(WHICH)}."
+        f"the path {file} does not say which set the checkpoint imitates. Add dataset=NAME with "
+        f"one of {', '.join(WHICH)}."
     )

@@ -123,7 +123,7 @@ def train_stack(
     progress, networks = fit(trainable, batches, plan=plan, folder=folder, log=log)
     if not progress.done:
         progress.resend()
-        raise InputError("stopped before the end; what was done is stored: repeat with --resume.")
+        raise InputError("stopped before the end; what was done is stored: go on with resume=True.")
     trained = networks[0]
     assert isinstance(trained, DigitNet)
     return trained.requires_grad_(False)

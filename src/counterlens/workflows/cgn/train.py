@@ -106,7 +106,7 @@ def train_cgn(which: str, options: CgnTrainOptions) -> Result:
     check(recipe)
     seeds = numbers_of(options.seeds)
     if not seeds:
-        raise InputError("no seed came, expected one or more, e.g. --seeds 0,1,2.")
+        raise InputError("no seed came, expected one or more, e.g. seeds=0,1,2.")
     splits = open_digits(options.mnist)
     data = variant(which, "train", splits, textures=options.textures)
     features = None
@@ -254,7 +254,7 @@ def _fit(
     )
     if not progress.done:
         progress.resend()
-        raise InputError(f"stopped before the end: repeat with --resume ({job.run.folder}).")
+        raise InputError(f"stopped before the end: go on with resume=True ({job.run.folder}).")
     final: Any = trained[0]
     if isinstance(final, CGN) and not healths:  # continued after its last epoch
         healths.append(_examined(job, final))

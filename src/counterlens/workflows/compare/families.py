@@ -27,15 +27,14 @@ def facts_of(texts: Sequence[str], names: Sequence[str]) -> dict[str, dict[str, 
         fitting = [name for name in names if text.startswith(f"{name}:")]
         if not fitting:
             raise InputError(
-                f"--about is {text!r}, expected NAME: KEY=VALUE with NAME one of "
-                f"{', '.join(names)}."
+                f"about is {text!r}, expected NAME: KEY=VALUE with NAME one of {', '.join(names)}."
             )
         name = max(fitting, key=len)
         for part in text[len(name) + 1 :].split(","):
             key, _, value = (piece.strip() for piece in part.partition("="))
             if key not in KEYS or not value:
                 raise InputError(
-                    f"--about {name} says {part.strip()!r}, expected KEY=VALUE with KEY one of "
+                    f"about {name} says {part.strip()!r}, expected KEY=VALUE with KEY one of "
                     f"{', '.join(KEYS)}."
                 )
             out.setdefault(name, {})[key] = value

@@ -59,7 +59,7 @@ def ratchet(suite: str | Path, run: str | Path | Run | Result, options: RatchetO
     if not path.exists() and options.add is None:
         raise InputError(
             f"{path} does not exist. Make it from the failures of a release: ratchet SUITE RUN "
-            "with add='wrong' (--add wrong), or a file of ids."
+            "with add=wrong, or a file of ids."
         )
     checked = check(known, right)
     added = [i for i in _added(options.add, right) if i not in known]

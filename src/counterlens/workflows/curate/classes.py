@@ -71,7 +71,7 @@ def _check(options: ClassesOptions) -> None:
         or (per_group is not None and per_group < 1)
     ):
         raise InputError(
-            "--least takes 1 or more images, --cosine a number in (0, 1], --per-group 1 or more."
+            "least takes 1 or more images, cosine a number in (0, 1], per_group 1 or more."
         )
 
 

@@ -37,9 +37,9 @@ def freeze(run: Path | str | Run | Result, options: FreezeOptions) -> dict[str, 
     """
     opened, out = finished(run), options.out
     if out is None:
-        raise InputError("no folder came for the data set, expected out=FOLDER (--out FOLDER).")
+        raise InputError("no folder came for the data set, expected out=FOLDER.")
     if out.exists() and any(out.iterdir()):
-        raise RunExists(f"{out} is not empty. Choose another --out.")
+        raise RunExists(f"{out} is not empty. Choose another: out=FOLDER.")
     log = logger(options)
     shortlist(opened)  # checked before anything of it is used
     chosen = accepted(opened, unreviewed=options.unreviewed, least=options.least)

@@ -38,7 +38,7 @@ def accepted(run: Run, *, unreviewed: bool, least: int) -> Accepted:
     if not latest and not unreviewed:
         raise InputError(
             f"nobody has reviewed {run.folder}. Review it: counterlens curate review "
-            f"{run.folder} --reviewer NAME, or freeze the whole shortlist with --unreviewed."
+            f"{run.folder} --reviewer NAME, or freeze the whole shortlist with unreviewed=True."
         )
     ids = [row["id"] for row in rows]
     decided = decisions(ids, latest, least=least)

@@ -119,7 +119,7 @@ def transfer(
     adversarial = run.manifest["kind"] == "adversarial"
     if not adversarial and not settings["inside"]:
         raise InputError(
-            "the transfer check of an OOD set needs known images: mine it with --inside SPEC."
+            "the transfer check of an OOD set needs known images: mine it with inside=SPEC."
         )
     for spec in settings["filters"]:
         check_consent(str(spec), source=run.folder / "run.json", trust=trust)

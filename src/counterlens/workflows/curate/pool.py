@@ -86,7 +86,7 @@ class Parts:
                 (f"{part.name}/{name}" if len(specs) > 1 else name, why) for name, why in own
             ]
         if unused:
-            raise InputError(f"--alias names {sorted(unused)[0]!r}, which no set of the pool has.")
+            raise InputError(f"alias names {sorted(unused)[0]!r}, which no set of the pool has.")
         return cls(tuple(sets), tuple(excluded))
 
     def need_labels(self) -> None:
@@ -103,14 +103,14 @@ class Parts:
 def _alias(text: str) -> tuple[str, str]:
     name, sign, known = text.partition("=")
     if not (sign and name.strip() and known.strip()):
-        raise InputError(f"--alias got {text!r}, expected NAME=CLASS such as car=automobile.")
+        raise InputError(f"alias is {text!r}, expected NAME=CLASS such as car=automobile.")
     return name.strip(), known.strip()
 
 
 def load_models(specs: Sequence[str], *, device: str, trust_remote_code: bool) -> list[Classifier]:
     """Load models; the same one twice is refused."""
     if not specs:
-        raise InputError("no filter came. Name a model: --filter timm:resnet50.")
+        raise InputError("no filter came. Name a model: filters=timm:resnet50.")
     if len(set(specs)) < len(specs):
         raise InputError(f"a model is named twice: {', '.join(specs)}.")
     loaded = [load(s, device=device, trust_remote_code=trust_remote_code) for s in specs]
@@ -136,7 +136,9 @@ def choose_frame(models: Sequence[Classifier], parts: Parts, wanted: str) -> Cla
     elif wanted in SPACES:
         map_ = declared_map(wanted, first)
         if map_ is None or map_.rule != "subset":
-            raise InputError(f"--classes {wanted} is no subset of the classes of {models[0].name}.")
+            raise InputError(
+                f"label_space {wanted} is no subset of the classes of {models[0].name}."
+            )
         outputs = list(map_.columns)
         description = f"the {len(outputs)} classes of {wanted}"
     else:
@@ -145,7 +147,7 @@ def choose_frame(models: Sequence[Classifier], parts: Parts, wanted: str) -> Cla
     if len(outputs) < 2:
         raise InputError(
             f"the pool shows {len(outputs)} classes of {models[0].name}, expected 2 or more. "
-            "Name its folders as the model names its classes, or use --classes all."
+            "Name its folders as the model names its classes, or use label_space=all."
         )
     names = tuple(first[i] for i in outputs)
     columns = [tuple(outputs)]
@@ -158,7 +160,7 @@ def choose_frame(models: Sequence[Classifier], parts: Parts, wanted: str) -> Cla
 def _listed(path: Path, model_classes: Sequence[str]) -> list[int]:
     if not path.is_file():
         raise InputError(
-            f"--classes is {path}, expected pool, all, a space ({', '.join(SPACES)}) or a text "
+            f"label_space is {path}, expected pool, all, a space ({', '.join(SPACES)}) or a text "
             "file with a class a line."
         )
     lines = path.read_text(encoding="utf-8").splitlines()
@@ -227,5 +229,5 @@ def _same_pool(run: Run, query: Opinions, size: int) -> None:
     path = run.path("state", "pool.json")
     facts = {"fingerprint": query.pool.fingerprint, "images": len(query.pool), "shard": size}
     if path.exists() and read_json(path) != facts:
-        raise RunExists(f"the pool of {run.folder} has changed since. Choose another --out.")
+        raise RunExists(f"the pool of {run.folder} has changed since. Choose another: out=FOLDER.")
     write_json(path, facts)

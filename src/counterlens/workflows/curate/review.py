@@ -81,7 +81,7 @@ def _act(session: _Session, options: ReviewOptions) -> None:
     store, log = session.store, logger(options)
     files = options.take or options.sheet or options.export or options.status
     if (not files or (options.sheet and session.adjudicate)) and not session.reviewer:
-        raise InputError("nobody is named. Say who you are: --reviewer NAME.")
+        raise InputError("nobody is named. Say who you are: reviewer=NAME.")
     for path in options.take:
         log(f"{store.take(path)} new verdicts from {path}")
     if options.sheet is not None:
@@ -138,7 +138,7 @@ def _contested(
     if contested and not free:
         raise InputError(
             f"{adjudicator} reviewed all {len(contested)} contested images and cannot adjudicate "
-            "them. Somebody else has to: --adjudicate --reviewer OTHER."
+            "them. Somebody else has to: adjudicate=True with reviewer=OTHER."
         )
     if not free:
         raise InputError("no image is contested, so there is nothing to adjudicate.")

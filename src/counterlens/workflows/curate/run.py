@@ -220,7 +220,7 @@ def _groups(frame: ClassFrame) -> tuple[str, ...]:
     groups = imagenet_groups(frame.classes)
     if groups is None:
         raise InputError(
-            "--egregious knows the groups of ImageNet's classes, and these are others: "
+            "egregious knows the groups of ImageNet's classes, and these are others: "
             f"{', '.join(frame.classes[:3])}, …. Leave it out, and drop near misses in review."
         )
     return groups

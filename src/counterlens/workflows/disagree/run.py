@@ -166,7 +166,7 @@ def _check(options: DisagreeOptions) -> None:
     if not options.classes or options.count < 1:
         raise InputError(
             f"{len(options.classes)} classes, {options.count} images each; "
-            "expected one or more: --class cat, or --class all."
+            "expected one or more: classes=cat, or classes=all."
         )
     for text in options.require:
         parse_gate(text)

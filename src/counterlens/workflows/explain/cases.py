@@ -138,8 +138,8 @@ def cases_of(
             )
     if not cases:
         raise InputError(
-            f"{notes[0] if notes else 'nothing to change.'} Name another class: --target CLASS, or "
-            "--target near."
+            f"{notes[0] if notes else 'nothing to change.'} Name another class: target=CLASS, or "
+            "target=near."
         )
     return cases, notes
 
@@ -164,7 +164,7 @@ def places_of(guide: Classifier, classifier: Classifier, cases: Sequence[Case]) 
         if place < 0:
             raise InputError(
                 f"{guide.name} cannot guide: it has no class "
-                f"{classifier.classes[case.target]!r}. Choose another --with model or target."
+                f"{classifier.classes[case.target]!r}. Choose another judge=MODEL or target."
             )
     return places
 

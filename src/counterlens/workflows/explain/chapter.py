@@ -102,7 +102,7 @@ class Audit:
     def worst(self, count: int) -> list[Given]:
         """Pictures of the surest mistakes."""
         if count < 1:
-            raise InputError(f"--worst is {count}, expected 1 or more.")
+            raise InputError(f"worst is {count}, expected 1 or more.")
         stored = stored_logits(self.run).get(key_part(name_of(self.data)))
         if stored is None:
             raise InputError(f"{self.run.folder} has no logits, so its mistakes are not known.")

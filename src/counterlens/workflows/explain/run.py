@@ -160,7 +160,7 @@ def _open(model: object, images: object, options: ExplainOptions) -> _Call:
         given = audit.model
         wanted = audit.worst(WORST if options.worst is None else options.worst)
     elif options.worst is not None or options.train is not None:
-        raise InputError("--worst and --train need the folder of an audit in place of the model.")
+        raise InputError("worst and train need the folder of an audit in place of the model.")
     nets = load_all(
         [given, *judges, *robust],
         device=options.device,

@@ -80,7 +80,7 @@ def components(
         if int(here.sum()) < 2:
             raise InputError(
                 f"{known.images.name} has {int(here.sum())} images labelled {name}, expected 2 or "
-                "more. Give --data with images of that class."
+                "more. Give images of that class: data=SPEC."
             )
         pca = neural_pca(head(classifier), known.features[here], target)
         most = min(first, len(pca.weight))
@@ -99,7 +99,7 @@ def parse(text: str) -> tuple[str, int | None]:
     if colon and number.isascii() and number.isdigit():
         return name, int(number)
     if colon and number.lstrip("-").isdigit():
-        raise InputError(f"--npca {text}: the component is {number}, expected 0 or more.")
+        raise InputError(f"npca {text}: the component is {number}, expected 0 or more.")
     return text, None
 
 

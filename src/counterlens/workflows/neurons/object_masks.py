@@ -101,7 +101,7 @@ def find_masks(
     if not usable.any():
         raise InputError(
             f"none of the {len(masks)} masks ({origin}) shows an object and a background: all are "
-            "missing, empty or full. Check --mask."
+            "missing, empty or full. Check mask=SPEC."
         )
     return ObjectMasks(masks, usable, origin, independent=spec != "cam")
 

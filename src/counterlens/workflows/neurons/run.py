@@ -83,9 +83,9 @@ def _check(method: str, options: Any) -> None:
         if value is not None and value < 1:
             raise InputError(f"{name} is {value}, expected 1 or more.")
     if method == "counterfactual" and not options.image:
-        raise InputError("no image came, expected --image IMAGE, which is changed.")
+        raise InputError("no image came, expected image=IMAGE, which is changed.")
     if getattr(options, "npca", ()) and not options.data:
-        raise InputError("--npca needs images of the classes: --data SPEC.")
+        raise InputError("npca needs images of the classes: data=SPEC.")
     if hasattr(options, "changes"):
         edited(EDIT, options.changes)
     if isinstance(options, DrawOptions):
@@ -93,7 +93,7 @@ def _check(method: str, options: Any) -> None:
         if options.similar < 0:
             raise InputError(f"similar is {options.similar}, expected 0 or more.")
         if options.captioner and not options.data:
-            raise InputError("--captioner needs real images to describe: --data SPEC.")
+            raise InputError("captioner needs real images to describe: data=SPEC.")
 
 
 def _named(method: str, options: Any) -> str:

@@ -116,7 +116,9 @@ def _chosen(
         named += [candidate(direction, pca.target, known, masks) for pca, direction in parts]
     chosen = [one for one in named if one is not None]
     if not chosen:
-        raise InputError(f"fewer than {FEWEST} images have a usable mask. Give more --data.")
+        raise InputError(
+            f"fewer than {FEWEST} images have a usable mask. Give more with data=SPEC."
+        )
     return chosen
 
 
@@ -144,8 +146,8 @@ def features_of_classes(
             candidates += [one] if one else []
     if not candidates:
         raise InputError(
-            f"no class has {FEWEST} images with a usable mask. Give more --data, or units by "
-            "--unit NUMBER, which are judged over all images."
+            f"no class has {FEWEST} images with a usable mask. Give more with data=SPEC, or "
+            "units by unit=NUMBER, which are judged over all images."
         )
     return candidates
 

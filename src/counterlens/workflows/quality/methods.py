@@ -316,7 +316,7 @@ def _networks(model: LatentDiffusion, nets: Sequence[Classifier]) -> dict[str, n
 
 def _generator(bench: Bench) -> LatentDiffusion:
     if bench.model is None:
-        raise InputError("this method needs a generator: --generator FOLDER.")
+        raise InputError("this method needs a generator: generator=FOLDER.")
     return bench.model
 
 

@@ -84,7 +84,7 @@ def open_real(
     if len(rows) < LEAST:
         raise InputError(
             f"{whole.name} has {len(rows)} other images of the target classes, expected {LEAST} "
-            "or more. Name a larger labelled set: --real SPEC."
+            "or more. Name a larger labelled set: real=SPEC."
         )
     pixels = decoded(subset(whole, rows), classifier.preprocess, cache=None)
     labels = torch.tensor([names[int(whole.labels[i])] for i in rows])

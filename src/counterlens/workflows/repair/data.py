@@ -92,7 +92,9 @@ def open_sets(
         fit, choose = grouping.split(keys, prints[0], seed)
     for rows, purpose in ((fit, "fit"), (choose, "choose")):
         if not len(rows):
-            raise InputError(f"{known[0].name} leaves no image to {purpose} on: give more (--fix).")
+            raise InputError(
+                f"{known[0].name} leaves no image to {purpose} on: give more to fix on."
+            )
     return Opened(specs, known, labels, fit, choose, tuple(classes), seed)
 
 

@@ -106,22 +106,22 @@ def refuse_small(images: Grouped, classes: int) -> None:
     if missing:
         raise InputError(
             f"dfr needs fix images of every class of the model, and {images.classes[missing[0]]} "
-            "has none: add images (--fix), or leave dfr out of --with."
+            "has none: add such images to fix on, or leave dfr out."
         )
     sizes = images.sizes()
     for label in np.unique(images.labels):
         if len(np.unique(images.values[images.labels == label])) < 2:
             raise InputError(
                 f"dfr needs images of {images.classes[label]} with two values, and the fix images "
-                "have one: there is no minority to balance. Add such images (--fix), or leave dfr "
-                "out of --with."
+                "have one: there is no minority to balance. Add such images to fix on, or leave "
+                "dfr out."
             )
     small = {group: n for group, n in sizes.items() if n < LEAST}
     if small:
         group, n = min(small.items(), key=lambda item: item[1])
         raise InputError(
             f"dfr needs {LEAST} images of each group to fit on, and {images.group_name(group)!r} "
-            f"has {n}: add images (--fix), or leave dfr out of --with."
+            f"has {n}: add such images to fix on, or leave dfr out."
         )
 
 

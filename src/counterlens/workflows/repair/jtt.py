@@ -44,7 +44,7 @@ def mistakes(problem: Problem) -> Right:
     if wrong.sum() < LEAST:
         raise InputError(
             f"jtt needs {LEAST} fit images that the model gets wrong, and there are "
-            f"{int(wrong.sum())}: give more images (--fix), or leave jtt out of --with."
+            f"{int(wrong.sum())}: give more images to fix on, or leave jtt out."
         )
     return wrong
 

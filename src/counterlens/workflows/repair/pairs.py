@@ -23,7 +23,7 @@ STRENGTHS = (0.01, 0.1)
 WEIGHTS = (0.0, 1.0, 10.0)
 NO_EDIT = (
     "pairs needs edited images, and no edit came: name one by pairs='box:…', 'masks:…' or "
-    "'column:…' (--pairs), or leave pairs out of --with."
+    "'column:…', or leave pairs out."
 )
 
 

@@ -94,7 +94,7 @@ def _check(options: Table1Options) -> None:
     if options.rerun is None:
         for name in ("data", "ood", "calibrate", "points"):
             if getattr(options, name) != options_of(Table1Options)[name].default:
-                raise InputError(f"{name} has no effect without rerun (--rerun NAME).")
+                raise InputError(f"{name} has no effect without rerun=NAME.")
 
 
 def _row(rerun: str | None) -> tuple[str, str | None]:
@@ -104,11 +104,11 @@ def _row(rerun: str | None) -> tuple[str, str | None]:
     name, _, model = rerun.partition("=")
     known = [recipe for _, recipe in ROWS.values() if recipe]
     if name not in known:
-        raise InputError(f"--rerun {name} is no row of the table, expected {', '.join(known)}.")
+        raise InputError(f"rerun {name} is no row of the table, expected {', '.join(known)}.")
     if not model and name not in zoo.names():
         raise InputError(
             f"the weights of {name} are not shipped. Train it (counterlens train {name} …), then "
-            f"--rerun {name}=RUN/model."
+            f"rerun={name}=RUN/model."
         )
     return name, model or f"zoo:{name}"
 

@@ -108,7 +108,7 @@ def train_diffusion(data: Sequence[str], options: DiffusionTraining) -> Result:
     recipe, specs = changed(DIFFUSION_RECIPES[options.recipe], options.changes), texts(data)
     named(recipe.schedule)
     if not specs:
-        raise InputError("no data came, expected --data SPEC, e.g. pack:A.npz+B.npz.")
+        raise InputError("no data came, expected data=SPEC, e.g. pack:A.npz+B.npz.")
     device, log = pick_device(options.device), logger(options)
     folder = options.out or new_folder("train", recipe.name)
     inputs = {"recipe": as_dict(recipe), "data": specs}

@@ -44,8 +44,7 @@ def labels_of(classifier: Classifier, images: ImageSet, wanted: str) -> tuple[_R
         raise InputError(
             f"{classifier.name} knows {len(places) - len(unknown)} of the {len(places)} classes of "
             f"{images.name}, not {', '.join(unknown[:6])}. Rename them to its classes ({known}), "
-            "or train a new last layer for the classes of the data: classes='data' (--set "
-            "classes=data)."
+            "or train a new last layer for the classes of the data: classes=data."
         )
     return np.array(places, dtype=np.int64)[images.labels], False
 

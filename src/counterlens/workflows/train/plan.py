@@ -25,7 +25,7 @@ def check(recipe: Recipe, out_data: str | None) -> None:
     check_choice("loss", loss, list(LOSSES))
     if needs(loss).out and out_data is None:
         raise InputError(
-            f"the {loss} loss needs out-distribution images. Name a set: --out-data SPEC."
+            f"the {loss} loss needs out-distribution images. Name a set: out_data=SPEC."
         )
     unknown = sorted(set(recipe.loss_options) - set(needs(loss).names))
     if unknown:

@@ -302,7 +302,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     def work() -> Result:
         if not given["recipe"] or not options.data:
-            raise InputError("train needs a recipe and --data SPEC. List recipes: --list.")
+            raise InputError(
+                "train needs a recipe and data=SPEC. counterlens train --list lists recipes."
+            )
         return train(given["recipe"], options.data, options=options)
 
     return entry_point.command(work)
