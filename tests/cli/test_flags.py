@@ -2,7 +2,7 @@
 
 import pytest
 
-from counterlens.cli.commands import in_flags
+from counterlens.workflows._shared.options import in_flags
 from counterlens.workflows.audit.options import AuditOptions
 
 

@@ -1,6 +1,6 @@
 """Errors of the library say what to change in Python.
 
-Flags are made of keywords in one place, `cli.commands.in_flags`.
+Flags are made of keywords in one place, `workflows._shared.options.in_flags`.
 
 Oracle: the syntax tree of every module outside the command line.
 """

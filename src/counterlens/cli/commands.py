@@ -8,7 +8,6 @@ Arguments are parameters of the function; each field of the record becomes a fla
 
 import functools
 import inspect
-import re
 import typing
 from collections.abc import Callable
 from dataclasses import MISSING, Field
@@ -18,7 +17,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from counterlens.errors import CounterlensError
-from counterlens.workflows._shared.options import build, many, options_of
+from counterlens.workflows._shared.options import build, in_flags, many, options_of
 
 
 class GroupedCommand(TyperCommand):
@@ -99,24 +98,6 @@ def modes(
     )
     app.add_typer(group)
     return group
-
-
-def in_flags(text: str, kind: type[Any]) -> str:
-    """A library's error in the words of the command line: `limit=40` becomes `--limit 40`.
-
-    Errors say what to change in Python; the options of the command, by their keywords, are
-    rewritten here and nowhere else.
-    """
-    for name, one in options_of(kind).items():
-        flag = (one.metadata["flag"] or f"--{name.replace('_', '-')}").split("/")[0]
-        pattern = rf"\b{name}=(\[[^\]]*\]|[^\s]+?)(?=[.,;:)]*(?:\s|$))"
-
-        def typed(match: re.Match[str], flag: str = flag) -> str:
-            values = [part.strip(" '\"") for part in match[1].strip("[]").split("', '")]
-            return flag if values == ["True"] else " ".join(f"{flag} {value}" for value in values)
-
-        text = re.sub(pattern, typed, text)
-    return text
 
 
 def command(

@@ -74,16 +74,9 @@ def _terminable() -> Iterator[None]:
 
 
 def _stopped(word: str, code: int) -> int:
-    from counterlens.runs import latest
+    from counterlens.runs import how_to_resume
 
-    run = latest()
-    if run is None or not run.folder.is_dir() or run.done:
-        _print(f"{word}; no run was under way, so there is nothing to resume.")
-    else:
-        _print(
-            f"{word}; what was done is kept in {run.folder}. To go on, repeat the command with "
-            f"--out {run.folder} --resume."
-        )
+    _print(f"{word}; {how_to_resume()}")
     return code
 
 

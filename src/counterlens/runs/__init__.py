@@ -22,7 +22,7 @@ from counterlens.runs.files import (
 from counterlens.runs.gates import Gate, GateResult, check_gates, parse_gate, refuse_impossible
 from counterlens.runs.logits import LogitSet, store_logits, stored_logits
 from counterlens.runs.number import Number, in_words, key_part
-from counterlens.runs.run import Run, discard_unstarted, latest, new_folder, reading
+from counterlens.runs.run import Run, discard_unstarted, how_to_resume, latest, new_folder, reading
 
 __all__ = [
     "Gate",
@@ -35,6 +35,7 @@ __all__ = [
     "check_gates",
     "discard_unstarted",
     "file_bytes",
+    "how_to_resume",
     "in_words",
     "inside",
     "key_part",

@@ -239,6 +239,17 @@ def latest() -> Run | None:
     return _latest[-1] if _latest else None
 
 
+def how_to_resume() -> str:
+    """What an interrupted command says of the run it wrote to."""
+    run = latest()
+    if run is None or not run.folder.is_dir() or run.done:
+        return "no run was under way, so there is nothing to resume."
+    return (
+        f"what was done is kept in {run.folder}. To go on, repeat the command with "
+        f"--out {run.folder} --resume."
+    )
+
+
 def discard_unstarted() -> None:
     """Remove the run that this process created, if it has found nothing yet: input was bad."""
     while _created:

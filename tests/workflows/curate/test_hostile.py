@@ -5,10 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from counterlens.data import open_set
 from counterlens.errors import InputError
 from counterlens.runs import Run, write_json
 from counterlens.workflows.curate.freeze import freeze
 from counterlens.workflows.curate.frozen_files import folder_name
+from counterlens.workflows.curate.held_out import known_images
 from counterlens.workflows.curate.review import review
 from counterlens.workflows.train import recipes
 from report_runs import picture
@@ -97,3 +99,16 @@ def test_a_malformed_recipe_is_one_line(tmp_path: Path, text: str) -> None:
     for odd in ("a\0b.yaml", "gone.yaml", "x" * 20):
         with pytest.raises(InputError):
             recipes.load(odd)
+
+
+def test_only_the_known_images_of_the_mining_are_opened_for_the_transfer_check(
+    tmp_path: Path,
+) -> None:
+    """A run folder from someone else names any set; its fingerprint has to be the recorded one."""
+    run = Run.open(curation(tmp_path / "run"))
+    for recorded in (None, "another set's"):
+        run.manifest["inside_fingerprint"] = recorded
+        with pytest.raises(InputError, match="is not the set of known images"):
+            known_images(run, "sample:cifar10")
+    run.manifest["inside_fingerprint"] = open_set("sample:cifar10").fingerprint
+    assert len(known_images(run, "sample:cifar10")) > 0

@@ -11,8 +11,8 @@ from dataclasses import MISSING
 from typing import Any, Protocol
 
 from counterlens.errors import CounterlensError
-from counterlens.runs import discard_unstarted
-from counterlens.workflows._shared.options import many, options_of
+from counterlens.runs import discard_unstarted, how_to_resume
+from counterlens.workflows._shared.options import in_flags, many, options_of
 
 
 class HasFolder(Protocol):
@@ -65,14 +65,21 @@ def options_from(kind: type[Any], given: dict[str, Any]) -> Any:
     return kind(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
 
 
-def command(work: Callable[[], HasFolder]) -> int:
-    """Do the work, print the run folder; the exit code. Bad input is one line."""
+def command(work: Callable[[], HasFolder], kind: type[Any]) -> int:
+    """Do the work, print the run folder; the exit code. Bad input is one line.
+
+    Args:
+        kind: the options record, whose keywords become flags in errors.
+    """
     try:
         print(work().folder)
+    except KeyboardInterrupt:
+        print(f"interrupted; {how_to_resume()}", file=sys.stderr)
+        return 130
     except CounterlensError as error:
         if error.exit_code == 2:
             discard_unstarted()
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {in_flags(str(error), kind)}", file=sys.stderr)
         return error.exit_code
     return 0
 
@@ -96,4 +103,4 @@ def run(
         about.add_argument("--data", action="append", default=[])
     given = vars(about.parse_args(arguments))
     options = options_from(kind, given)
-    return command(lambda: function(given[positional or "data"], options=options))
+    return command(lambda: function(given[positional or "data"], options=options), kind)

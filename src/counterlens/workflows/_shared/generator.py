@@ -26,7 +26,7 @@ def open_generator(spec: str | None, device: torch.device, *, half: bool) -> Lat
             raise InputError(
                 "no generator is shipped in this build. Name a diffusers folder or hub id: "
                 "generator=FOLDER; or train the small one: "
-                "counterlens train diffusion."
+                "python -m counterlens.workflows.train.diffusion (docs/how-to/generators.md)."
             )
         spec = str(zoo.generator(shipped[0]))
     elif spec.startswith("zoo:"):

@@ -16,6 +16,7 @@ How to add one: docs/extending/add-an-option.md.
 import functools
 import inspect
 import operator
+import re
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
@@ -403,3 +404,21 @@ def _choice(name: str, value: Any, one: Field[Any]) -> None:
 
 def _union(annotation: Any) -> bool:
     return typing.get_origin(annotation) in (types.UnionType, typing.Union)
+
+
+def in_flags(text: str, kind: type[Any]) -> str:
+    """A library's error in the words of the command line: `limit=40` becomes `--limit 40`.
+
+    Errors say what to change in Python; the options of the command, by their keywords, are
+    rewritten here and nowhere else.
+    """
+    for name, one in options_of(kind).items():
+        flag = (one.metadata["flag"] or f"--{name.replace('_', '-')}").split("/")[0]
+        pattern = rf"\b{name}=(\[[^\]]*\]|[^\s]+?)(?=[.,;:)]*(?:\s|$))"
+
+        def typed(match: re.Match[str], flag: str = flag) -> str:
+            values = [part.strip(" '\"") for part in match[1].strip("[]").split("', '")]
+            return flag if values == ["True"] else " ".join(f"{flag} {value}" for value in values)
+
+        text = re.sub(pattern, typed, text)
+    return text

@@ -126,7 +126,7 @@ def transfer(
     filters = load_models(settings["filters"], device=where.device, trust_remote_code=trust)
     held = load_held_out(run, specs, filters, device=where.device, trust=trust)
     target = _target(run, rows, filters[0], adversarial)
-    known = None if adversarial else open_set(settings["inside"])
+    known = None if adversarial else known_images(run, settings["inside"])
     pass_ = _Pass(run, target.classes, where, trust, log)
     numbers: dict[str, Number] = {}
     for one in held:
@@ -191,6 +191,17 @@ def _short(spec: str) -> str:
     name = spec.split("@")[0]
     last = Path(name).name
     return key_part(model_words(name) if last == "model" else last)
+
+
+def known_images(run: Run, spec: str) -> ImageSet:
+    """The known images that an OOD set was mined beside; no others."""
+    known = open_set(spec)
+    if known.fingerprint != run.manifest.get("inside_fingerprint"):
+        raise InputError(
+            f"{spec} is not the set of known images that {run.folder} was mined with (their "
+            "fingerprints differ). Mine it again, or leave the transfer check out."
+        )
+    return known
 
 
 def _target(

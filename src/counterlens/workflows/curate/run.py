@@ -178,6 +178,8 @@ def ood(pool: Sequence[str], options: OodOptions) -> Result:
     with _running("ood", options, f"ood-{name_of(specs[0])}", specs) as run:
         job = _Mining(run, options, models, frame, whole, log)
         _describe(job, "ood")
+        if known is not None:
+            run.note(inside_fingerprint=known.fingerprint)
         run.write_table("matching", shared)
         _mine_ood(job, limits, foreign, known)
     return _closed(run, log)

@@ -307,7 +307,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             )
         return train(given["recipe"], options.data, options=options)
 
-    return entry_point.command(work)
+    return entry_point.command(work, TrainOptions)
 
 
 if __name__ == "__main__":
