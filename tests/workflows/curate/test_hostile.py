@@ -107,8 +107,8 @@ def test_only_the_known_images_of_the_mining_are_opened_for_the_transfer_check(
     """A run folder from someone else names any set; its fingerprint has to be the recorded one."""
     run = Run.open(curation(tmp_path / "run"))
     for recorded in (None, "another set's"):
-        run.manifest["inside_fingerprint"] = recorded
+        run.note(inside_fingerprint=recorded)
         with pytest.raises(InputError, match="is not the set of known images"):
             known_images(run, "sample:cifar10")
-    run.manifest["inside_fingerprint"] = open_set("sample:cifar10").fingerprint
+    run.note(inside_fingerprint=open_set("sample:cifar10").fingerprint)
     assert len(known_images(run, "sample:cifar10")) > 0
