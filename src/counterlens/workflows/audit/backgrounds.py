@@ -76,7 +76,7 @@ def write_backgrounds(
     if len(rows) < FEWEST:
         raise InputError(
             f"{len(rows)} pictures have a usable mask, a background of their class and one of "
-            f"another, expected {FEWEST} or more: check masks={settings.masks!r} (--masks)."
+            f"another, expected {FEWEST} or more: check masks={settings.masks}."
         )
     hits: dict[str, Hits] = {}
     for variant in VARIANTS:

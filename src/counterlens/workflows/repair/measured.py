@@ -69,7 +69,9 @@ def halves(images: ImageSet) -> tuple[ImageSet, ImageSet]:
     second = np.array([int(one[:2], 16) % 2 == 1 for one in content_hashes(images)])
     parts = [np.flatnonzero(~second), np.flatnonzero(second)]
     if not all(len(part) for part in parts):
-        raise InputError(f"{images.name} has {len(images)} images: too few for two halves (--ood).")
+        raise InputError(
+            f"{images.name} has {len(images)} images: too few for two halves of ood=SPEC."
+        )
     return subset(images, parts[0]), subset(images, parts[1])
 
 

@@ -112,7 +112,7 @@ def _by_slices(opened: Opened, folders: str) -> Data:
             raise InputError(
                 f"{len(unseen)} of the {len(images)} images of {images.name} were not searched for "
                 f"slices in {folders}, for example {unseen[0]}: audit a set that holds the images "
-                "to fix and those to check with, with slices=True (--slices)."
+                "to fix and those to check with, with slices=True."
             )
         texts.append([name or NONE for name in own])
     note = (

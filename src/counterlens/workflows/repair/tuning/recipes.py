@@ -86,8 +86,8 @@ def tuning(
     plan.check(recipe, out_data)
     if needs(recipe.loss).near and not recipe.near.radius:
         raise InputError(
-            f"{name} needs the ball to train for: an attack of the proof, attack=['l2:0.25'] "
-            "(--attack l2:0.25), or changes=['near.radius=0.25'] (--set near.radius=0.25)."
+            f"{name} needs the ball to train for: an attack of the proof, attack=['l2:0.25'], "
+            "or changes=['near.radius=0.25']."
         )
     return Tuning(name, short if short in ("jtt", "group-dro") else "loss", recipe)
 

@@ -174,7 +174,7 @@ def upweighted(wrong: np.ndarray) -> np.ndarray:
     if wrong.sum() < LEAST and len(wrong) > LEAST:
         raise InputError(
             f"recipe:jtt needs {LEAST} fit images that the model gets wrong, and there are "
-            f"{int(wrong.sum())}: give more images (--fix), or leave recipe:jtt out of --with."
+            f"{int(wrong.sum())}: give more images to fix on, or leave recipe:jtt out."
         )
     share = np.where(wrong, UPWEIGHT, 1.0)
     scaled: np.ndarray = share * len(share) / share.sum()
