@@ -15,6 +15,7 @@ from counterlens.workflows.audit.options import AuditOptions
         ("Name it: ood=NAME=SPEC, or stop", "Name it: --ood NAME=SPEC, or stop"),
         ("go on with anyway=True.", "go on with --anyway."),
         ("ask for ood_score=msp,energy,odin.", "ask for --ood-score msp,energy,odin."),
+        ("ood_fit is 3, expected a set.", "--ood-fit is 3, expected a set."),
         ("limit is 0, expected 1 or more.", "limit is 0, expected 1 or more."),
         ("Classifier(net, size=224) has no limit", "Classifier(net, size=224) has no limit"),
     ],

@@ -65,7 +65,7 @@ class Sample:
         ("fast=maybe", "--set sets fast to 'maybe', expected true or false or auto."),
         ("rule=first", "--set sets rule to 'first', expected hash or last."),
         ("name=3", "--set sets name to 3, expected a text or null."),
-        ("batch", "--set got 'batch', expected KEY=VALUE"),
+        ("batch", "changes has 'batch', expected KEY=VALUE"),
     ],
 )
 def test_a_mistake_is_one_line_that_says_what_was_expected(text: str, words: str) -> None:

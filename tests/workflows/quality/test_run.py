@@ -334,7 +334,7 @@ def test_passes_are_counted_row_by_row():
         ({"norm": "l3"}, "norm is 'l3'"),
         ({"arm": ["pixel"], "changes": ["dvce.magic=1"]}, "cannot be set, expected one of steps"),
         ({"arm": ["pixel"], "changes": ["edit.inner=many"]}, "'inner=many' cannot be set"),
-        ({"arm": ["pixel"], "changes": ["magic=1"]}, "--set got 'magic=1'"),
+        ({"arm": ["pixel"], "changes": ["magic=1"]}, "changes has 'magic=1'"),
         ({"lpips": "absent.ckpt", "arm": ["pixel"]}, "not at absent.ckpt"),
         ({"arm": ["pixel"], "real": "noise:uniform", "judge": 1}, "expected 40"),
     ],

@@ -161,7 +161,7 @@ def test_held_out_pictures_depend_on_their_ids_alone(packs):
         ({"changes": ["loss=mixup"]}, r"loss is 'mixup', expected one of plain"),
         ({"changes": ["learning_rate=1"]}, r"sets 'learning_rate', which no training has"),
         ({"changes": ["near.radus=1"]}, r"sets 'radus'.*Did you mean radius"),
-        ({"changes": ["lr"]}, r"--set got 'lr', expected KEY=VALUE"),
+        ({"changes": ["lr"]}, r"changes has 'lr', expected KEY=VALUE"),
         ({"changes": ["near=3"]}, r"sets near to 3, expected near.KEY=VALUE"),
         ({"changes": ["augment=blur"]}, r"augment is 'blur'"),
         ({"changes": ["batch=41"]}, r"batch is 41, more than the 40 images"),

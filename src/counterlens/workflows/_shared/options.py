@@ -421,4 +421,6 @@ def in_flags(text: str, kind: type[Any]) -> str:
             return flag if values == ["True"] else " ".join(f"{flag} {value}" for value in values)
 
         text = re.sub(pattern, typed, text)
+        if flag != f"--{name}":  # changes has 'x', expected …
+            text = re.sub(rf"^{name}(?= (is|has) )", flag, text)
     return text
