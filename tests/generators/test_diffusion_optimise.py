@@ -4,6 +4,8 @@ Oracles: adaptive_avg_pool2d and interpolate on the same crops, torch.optim.Adam
 schedule, laws (noise keeps its length, never below the start, rows alone or in company).
 """
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -12,11 +14,14 @@ from counterlens.errors import InputError
 from counterlens.generators.diffusion.cutouts import cutouts, seen, window
 from counterlens.generators.diffusion.memory import measure, parse_memory, steps_to_keep
 from counterlens.generators.diffusion.optimise import (
+    WORDS,
     ChainSettings,
     Term,
     ascend,
     augmented,
     begin,
+    near,
+    prompt_distance,
     rescaled,
     score,
 )
@@ -40,6 +45,36 @@ def model():
 def term():
     weight = torch.randn(3 * 16 * 16, 5, generator=torch.Generator().manual_seed(0))
     return Term(entry(lambda x: x.flatten(1) @ weight, torch.tensor([1, 2])), 16)
+
+
+def test_conditions_stay_within_reach_of_their_start(model, term):
+    """Lengths measured anew; without a bound the same steps go further."""
+    ends = {}
+    for reach in (None, 0.5):
+        settings = replace(SHORT, text_rate=0.5, reach=reach)
+        start = begin(model, ["a cat", "a wheel"], row_seeds(2, 0), steps=3)
+        made = ascend(model, start, [term], settings=settings, seeds=row_seeds(2, 0))
+        ends[reach] = max(
+            (new - old).flatten(2).norm(dim=2).max().item()
+            for new, old in ((made.inputs.cond, start.cond), (made.inputs.null, start.null))
+        )
+    texts = [f"a photograph of a {word}" for word in WORDS]
+    rows = [model.embed([text]).double().flatten() for text in texts]
+    gaps = [(a - b).norm().item() for k, a in enumerate(rows) for b in rows[:k]]
+    assert prompt_distance(model) == pytest.approx(sorted(gaps)[(len(gaps) - 1) // 2], rel=1e-6)
+    assert ends[0.5] <= 0.5 * prompt_distance(model) * (1 + 1e-5) < ends[None]
+
+
+def test_what_is_within_reach_stays_as_it_is(rng):
+    start = torch.randn(2, 3, 4, 5, generator=rng)
+    back = near(start, 1.0)
+    inside = start + 0.9 * torch.nn.functional.normalize(
+        torch.randn_like(start).flatten(2), dim=2
+    ).view_as(start)
+    torch.testing.assert_close(back(inside), inside)
+    far = back(start + 7 * (inside - start))
+    torch.testing.assert_close(far, start + (inside - start) / 0.9)
+    assert near(start, None) is None
 
 
 @pytest.mark.parametrize("size", [24, 31, 57, 64])

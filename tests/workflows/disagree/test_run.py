@@ -10,6 +10,7 @@ import signal
 import threading
 import time
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -19,13 +20,15 @@ from counterlens.classifier import Classifier
 from counterlens.errors import InputError
 from counterlens.explanations.disagreement import JudgedClass, by_logarithms, disturbed, succeeded
 from counterlens.generators.diffusion import model as latent
-from counterlens.images import read, write_png
+from counterlens.images import ImageSet, read, write_png
+from counterlens.metrics.generation import kid_interval
 from counterlens.scale import map_shards
 from counterlens.types import Preprocess
 from counterlens.workflows._shared import generate as generating
 from counterlens.workflows._shared.generator import open_generator_for
 from counterlens.workflows.disagree.numbers import real_numbers, verdict
 from counterlens.workflows.disagree.real import RealAnswers
+from counterlens.workflows.disagree.realism import realism
 from counterlens.workflows.disagree.run import disagree, shared_classes
 from diffusion_models import TINY, tiny_model
 
@@ -80,6 +83,42 @@ def test_found_images_pull_the_two_apart_and_are_measured_from_disk(folder, tmp_
     number = made.numbers["disagree.first.p_up"]
     assert number.n == 2 and number.value == pytest.approx((rows[0]["p_up"] + rows[1]["p_up"]) / 2)
     assert made.table("drawable")[0]["n"] == 8
+
+
+def test_realism_is_the_kid_of_files_on_disk_and_needs_enough_images(folder, tmp_path):
+    """KID asked anew with the metric itself; a judge that sees colour means."""
+    rng = np.random.default_rng(0)
+    real = (rng.integers(0, 256, (30, 16, 16, 3), dtype=np.uint8), np.zeros(30, int))
+    images = ImageSet(
+        "real", tuple(f"r{i}" for i in range(30)), real[1], ("cat", "dog"),
+        lambda i: real[0][i],
+    )  # fmt: skip
+    judge = classifier("judge", 1)
+    made = disagree(
+        classifier("reds", 0), classifier("blues", 2), generator=str(folder), count=20,
+        sampling_steps=1, updates=1, out=tmp_path / "run", device="cpu", quiet=True,
+        classes=["cat"], judge=[judge], verify=images, require=["disagree.first.saturated<=1"],
+    ).run  # fmt: skip
+    number, start = (made.numbers[f"disagree.first.{key}"] for key in ("kid", "start_kid"))
+    assert number.n == start.n == 20 and number.low <= number.value <= number.high
+    rows = [row for row in made.table("disagreements") if row["way"] == "first"]
+    x = torch.stack([pixels_of(made, row["image"]) for row in rows])
+    assert made.table("gates")[0]["passed"]
+    black = ((x == 0) | (x == 1)).flatten(1).double().mean(1)
+    assert made.numbers["disagree.first.saturated"].value == pytest.approx(black.mean().item())
+    theirs = torch.from_numpy(real[0]).permute(0, 3, 1, 2) / 255
+    order = np.random.default_rng(0).permutation(20)
+    others = np.random.default_rng(0).permutation(30)
+    means = x[order].mean((2, 3)), theirs[others].mean((2, 3))
+    assert number.value == pytest.approx(kid_interval(*means)[0], rel=1e-3)
+    few = realism(made, judge, images, ["cat"], rows[:5])
+    assert (
+        few["disagree.first.kid"].value is None and "20 of each" in few["disagree.first.kid"].reason
+    )
+
+
+def pixels_of(made, name):
+    return torch.from_numpy(read(made.folder / name)).permute(2, 0, 1) / 255
 
 
 def test_a_replayed_network_makes_the_same_images(folder, tmp_path, monkeypatch):

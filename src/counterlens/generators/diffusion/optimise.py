@@ -39,6 +39,8 @@ class ChainSettings:
         schedule, clip: see `adam`.
         cuts, sigma: cut-outs per image and their noise; 0 cuts ask about the whole image.
         last: over how many predicted clean latents the score is averaged, later ones more.
+        reach: how far a condition or null text may go from its start, in distances between class
+            prompts; None, the paper's, sets no bound.
     """
 
     guidance: float = 3.0
@@ -51,6 +53,7 @@ class ChainSettings:
     cuts: int = 16
     sigma: float = 0.005
     last: int = 3
+    reach: float | None = None
 
 
 COUNTERFACTUAL = ChainSettings()
@@ -209,7 +212,7 @@ def ascend(
         return Iterate(raised, judged, x)
 
     result, best = adam(
-        evaluate, _groups(start, settings), steps=settings.updates, clip=settings.clip,
+        evaluate, _groups(model, start, settings), steps=settings.updates, clip=settings.clip,
         schedule=settings.schedule, callback=callback,
     )  # fmt: skip
     inputs = Inputs(best["z"], best["cond"], best["null"])
@@ -218,13 +221,16 @@ def ascend(
     )
 
 
-def _groups(start: Inputs, settings: ChainSettings) -> dict[str, VariableGroup]:
+def _groups(
+    model: LatentDiffusion, start: Inputs, settings: ChainSettings
+) -> dict[str, VariableGroup]:
     """What is optimised and how fast; the noise keeps the length it begins with."""
     length = start.z.flatten(1).norm(dim=1)
+    radius = None if settings.reach is None else settings.reach * prompt_distance(model)
     return {
         "z": VariableGroup(start.z, settings.noise_rate, lambda z: rescaled(z, length)),
-        "cond": VariableGroup(start.cond, settings.text_rate),
-        "null": VariableGroup(start.null, settings.text_rate),
+        "cond": VariableGroup(start.cond, settings.text_rate, near(start.cond, radius)),
+        "null": VariableGroup(start.null, settings.text_rate, near(start.null, radius)),
     }
 
 
@@ -235,6 +241,34 @@ def rescaled(z: Latents, length: Scores) -> Latents:
     """
     now: Tensor = torch.linalg.vector_norm(z, dim=(1, 2, 3))
     return z * (length / now).view(-1, 1, 1, 1)
+
+
+WORDS = ("cat", "dog", "bird", "car", "ship", "house", "tree", "flower", "chair", "person")
+"""Of prompts where a model's card names no classes."""
+
+
+def prompt_distance(model: LatentDiffusion) -> float:
+    """The median distance between the conditions of two classes: the encoder's own scale."""
+    words = list((model.card or {}).get("classes") or WORDS)[:20]
+    cond = model.embed([f"a photograph of a {word}" for word in words]).flatten(1)
+    return float(torch.pdist(cond.double()).median())
+
+
+def near(start: Conds, radius: float | None) -> Callable[[Tensor], Tensor] | None:
+    """Brings each step's condition back to within a radius of where it started.
+
+    Beyond what the encoder says for any text, a denoiser was never trained: there it draws
+    saturated colours that classifiers take for evidence.
+    """
+    if radius is None:
+        return None
+
+    def back(value: Conds) -> Conds:
+        away = value - start
+        length: Tensor = torch.linalg.vector_norm(away, dim=(2, 3), keepdim=True)
+        return start + away * (radius / length.clamp_min(1e-12)).clamp_max(1)
+
+    return back
 
 
 @torch.no_grad()

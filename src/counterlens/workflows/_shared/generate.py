@@ -57,18 +57,23 @@ def seed_of(*parts: object) -> int:
 
 SMALL = 128
 """Below so many pixels a generator is small."""
+REACH = 1.0
+"""How far its conditions may go, in distances between class prompts."""
 
 
 def fitting(settings: ChainSettings, model: LatentDiffusion) -> ChainSettings:
     """The paper's settings where the generator has its size; for a small one others.
 
     The paper's constants are for 512 pixels. At 32 its noise alone fools a classifier, so that
-    cut-outs no longer query the image, and its steps are short.
+    cut-outs no longer query the image, and its steps are short. Longer steps leave what the text
+    encoder says of any text, so they are bound to the distance between two classes.
     """
     if model.side >= SMALL:
         return settings
     sigma = min(settings.sigma, 0.01)
-    return replace(settings, text_rate=0.1, noise_rate=0.005, clip=None, sigma=sigma)
+    return replace(
+        settings, text_rate=0.1, noise_rate=0.005, clip=None, sigma=sigma, reach=REACH
+    )  # fmt: skip
 
 
 def changed(settings: ChainSettings, changes: Sequence[str]) -> ChainSettings:
@@ -88,7 +93,7 @@ def changed(settings: ChainSettings, changes: Sequence[str]) -> ChainSettings:
                 if value not in ("constant", "cosine"):
                     raise ValueError
                 new[key] = value
-            elif key == "clip":
+            elif key in ("clip", "reach"):
                 new[key] = None if value == "none" else float(value)
             else:
                 new[key] = type(known[key])(value)
@@ -97,6 +102,8 @@ def changed(settings: ChainSettings, changes: Sequence[str]) -> ChainSettings:
     result = replace(settings, **new)
     low = {"guidance": 1, "steps": 1, "last": 1, "updates": 0, "cuts": 0, "sigma": 0,
            "text_rate": 0, "noise_rate": 0}  # fmt: skip
+    if result.reach is not None:
+        low["reach"] = 0
     for key, least in low.items():
         if not getattr(result, key) >= least:
             raise InputError(f"{key} is {getattr(result, key)}, expected {least} or more.")

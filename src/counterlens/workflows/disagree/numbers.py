@@ -32,6 +32,11 @@ def numbers(rows: TableRows, judges: Sequence[str]) -> dict[str, Number]:
                               ("start_p_down", f"the same of {down} at the start")):  # fmt: skip
             results[f"{key}.{column}"] = mean([row[column] for row in part], (0, 1),
                                             f"{words}; {how}")  # fmt: skip
+        for column, words in (("saturated", "of the images"), ("start_saturated", "of the starts")):
+            results[f"{key}.{column}"] = mean(
+                [row[column] for row in part], (0, 1),
+                f"mean share of channel values at 0 or 255 {words}; {how}",
+            )  # fmt: skip
         for name in sorted({k.removesuffix(".p_up") for k in part[0] if k.endswith(".p_up")}):
             gaps = [row[f"{name}.p_up"] - row[f"{name}.p_down"] for row in part]
             results[f"{key}.gap_{key_part(name)}"] = mean(

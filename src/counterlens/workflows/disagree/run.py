@@ -41,6 +41,7 @@ from counterlens.workflows.disagree.numbers import TableRows, numbers, real_numb
 from counterlens.workflows.disagree.options import DisagreeOptions
 from counterlens.workflows.disagree.persist import persist
 from counterlens.workflows.disagree.real import verify_on
+from counterlens.workflows.disagree.realism import realism
 from counterlens.workflows.disagree.search import WAYS, ClassifierPair, DisagreeTask, Shared, search
 
 
@@ -76,6 +77,9 @@ def disagree(first: object, second: object, *, options: DisagreeOptions) -> Resu
             run.add_numbers(results)
         if models.real is not None:
             _verify(run, models.real, pair, wanted, rows, task)
+            if judges:
+                names = [one.name for one in wanted]
+                run.add_numbers(realism(run, judges[0], as_image_set(models.real), names, rows))
         run.write_table("disagreements", rows)
         run.write_table("notes", [{"note": note} for note in notes])
         run.write_table("gates", _gates(run, options.require))

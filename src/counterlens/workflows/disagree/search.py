@@ -150,6 +150,7 @@ def _rows(
         "p_up": confidence_in(up, x, ups), "p_down": confidence_in(down, x, downs),
         "start_p_up": confidence_in(up, begin, ups),
         "start_p_down": confidence_in(down, begin, downs),
+        "saturated": saturated(x), "start_saturated": saturated(begin),
     }  # fmt: skip
     for name, other in disturbed(x).items():
         columns[f"{name}.p_up"] = confidence_in(up, other, ups)
@@ -168,6 +169,13 @@ def _rows(
         }
         for i, one in enumerate(images)
     ]  # fmt: skip
+
+
+def saturated(x: Images) -> Scores:
+    """Per image the share of channel values that are 0 or 255: more than a photograph has of them
+    is a sign of a search that left what its generator was trained on."""
+    levels = (x * 255).round()
+    return ((levels == 0) | (levels == 255)).flatten(1).float().mean(1)
 
 
 def confidence_in(net: Classifier, x: Images, places: torch.Tensor) -> Scores:

@@ -49,7 +49,7 @@ from counterlens.types import Images, Labels, Preprocess, Probs, Scores
 from counterlens.workflows._shared.batches import in_parts
 from counterlens.workflows._shared.edit_settings import edited
 from counterlens.workflows._shared.figures import save, save_figure
-from counterlens.workflows._shared.generate import reread, seed_of
+from counterlens.workflows._shared.generate import REACH, reread, seed_of
 from counterlens.workflows._shared.generator import open_generator_for
 from counterlens.workflows._shared.objects import pictures_given
 from counterlens.workflows._shared.pictures import Pictures, open_pictures
@@ -66,7 +66,7 @@ EDIT: EditSettings = replace(NEURON, chain=COUNTERFACTUAL)
 """As the paper's text: prompt and schedule of the code, with cut-outs."""
 
 
-AT_32 = replace(EDIT, chain=replace(EDIT.chain, text_rate=0.1, noise_rate=0.005))
+AT_32 = replace(EDIT, chain=replace(EDIT.chain, text_rate=0.1, noise_rate=0.005, reach=REACH))
 """For small generators, whose inputs have to move further; the paper's steps are for 512 pixels."""
 SMALL = 128
 
