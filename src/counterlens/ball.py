@@ -9,7 +9,6 @@ Differs: l1 and l1.5 projections find their multiplier by bisection instead of s
 
 import math
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import Literal
 
 import torch
@@ -17,6 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from counterlens.errors import InputError
+from counterlens.notation import EXPONENTS
 from counterlens.types import Images, Scores
 
 Norm = Literal["l1", "l1.5", "l2", "linf"]
@@ -132,24 +132,6 @@ class Ball:
         return near & (flat.amin(1) >= 0) & (flat.amax(1) <= 1)
 
 
-EXPONENTS: dict[str, float] = {"l1": 1.0, "l1.5": 1.5, "l2": 2.0, "linf": float("inf")}
-
-
-def parse_radius(text: str | float) -> float:
-    """A budget: 1.5 or 8/255, above 0.
-
-    >>> parse_radius("1.5"), round(parse_radius("8/255"), 4)
-    (1.5, 0.0314)
-    """
-    try:
-        value = float(Fraction(text)) if isinstance(text, str) else float(text)
-    except (ValueError, ZeroDivisionError):
-        raise InputError(f"radius is {text!r}, expected a number such as 1.5 or 8/255.") from None
-    if not 0 < value < float("inf"):
-        raise InputError(f"radius is {text}, expected more than 0.")
-    return value
-
-
 def show_radius(norm: str, radius: float) -> str:
     """A budget as people write it: 8/255 for l∞, 1.5 else.
 
@@ -160,23 +142,6 @@ def show_radius(norm: str, radius: float) -> str:
     if norm == "linf" and math.isclose(levels, round(levels), rel_tol=1e-9):
         return f"{round(levels)}/255"
     return f"{radius:.4g}"
-
-
-def check_radius(text: str, norm: str, radius: float, numbers: float = float("inf")) -> None:
-    """Refuse a radius that leads from any image to any other; most often 8 is meant as 8/255.
-
-    Args:
-        text: as the user wrote it.
-        numbers: how many numbers an image has; without it only linf can be judged.
-    """
-    widest = numbers ** (1 / EXPONENTS[norm])
-    if radius < widest:
-        return
-    hint = f" (did you mean {text}/255?)" if radius / 255 < widest and "/" not in text else ""
-    raise InputError(
-        f"{text}: pixels lie in [0, 1], and no two images are further apart than "
-        f"{widest:.4g} in {norm}{hint}."
-    )
 
 
 def _size(delta: Images, p: float) -> Tensor:

@@ -6,8 +6,8 @@ import torch
 from attack_models import images, short, small_cnn
 from counterlens.ball import Ball
 from counterlens.errors import InputError
+from counterlens.notation import split_attacks
 from counterlens.search import AttackSettings, robust
-from counterlens.workflows.audit.attacks.spec import split_attacks
 
 
 def test_what_an_earlier_attack_broke_is_neither_attacked_again_nor_lost():

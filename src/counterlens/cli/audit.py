@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from counterlens.cli.commands import command
-from counterlens.cli.options import app, check_models, finish, show_findings
+from counterlens.cli.options import app, check_models, check_run, check_sets, finish, show_findings
 from counterlens.workflows._shared.options import option, record
 from counterlens.workflows.audit.options import AuditOptions, DoctorOptions
 from counterlens.workflows.compare.options import CompareOptions, RatchetOptions
@@ -36,12 +36,26 @@ def audit(
             "expected MODEL... DATA, e.g. zoo:cifar10-plain-small sample:cifar10"
         )
     check_models(*models_and_data[:-1], *options.surrogate)
+    check_sets(models_and_data[-1])
+    _check_gates(models_and_data, options)
     from counterlens.workflows.audit.run import audit as run_audit
 
     result = run_audit(models_and_data[:-1], models_and_data[-1], options=options)
     finish(result, as_json=options.json, quiet=options.quiet)
     if any(not row["passed"] for one in (result, *result.parts) for row in one.table("gates")):
         raise typer.Exit(1)
+
+
+def _check_gates(models_and_data: list[str], options: AuditOptions) -> None:
+    """Refuse gates on numbers that this audit does not measure."""
+    from counterlens.notation import split_attacks
+    from counterlens.workflows.audit.gates import check_requirements
+    from counterlens.workflows.audit.settings import Settings
+
+    attacks = split_attacks(options.attack)
+    columns = [part.strip() for text in options.groups for part in text.split(",")]
+    given = {**vars(options), "attack": attacks, "groups": tuple(columns)}
+    check_requirements(Settings(model=models_and_data[0], data=models_and_data[-1], **given))
 
 
 @command(app, DoctorOptions, example="zoo:cifar10-plain-small sample:cifar10")
@@ -53,6 +67,7 @@ def doctor(
 ) -> None:
     """Is this classifier wrapped right? Ask before quoting numbers."""
     check_models(model, *([options.exported_from] if options.exported_from else []))
+    check_sets(data)
     from counterlens.workflows.audit.doctor import doctor as run_doctor
 
     run = run_doctor(model, data, options=options)
@@ -73,6 +88,8 @@ def compare(
     options: CompareOptions,
 ) -> None:
     """Put audits side by side, paired, and flag clear failures."""
+    for folder in runs:
+        check_run(folder)
     from counterlens.workflows.compare.run import compare as run_compare
 
     run = run_compare(runs, options=options)

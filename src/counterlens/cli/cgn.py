@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from counterlens.cli.commands import command
+from counterlens.cli.commands import Choices, command
 from counterlens.cli.options import app, finish
 from counterlens.workflows.cgn.options import (
     CgnComposeOptions,
@@ -17,6 +17,7 @@ from counterlens.workflows.cgn.options import (
 )
 
 cgn = typer.Typer(
+    cls=Choices,
     name="cgn",
     help="Counterfactual images: composed of photographs, or of digits by CGNs.",
     no_args_is_help=True,
@@ -48,6 +49,14 @@ def compose(data: Photographs, options: CgnComposeOptions) -> None:
     finish(result, as_json=options.json, quiet=options.quiet)
 
 
+def _check(model: str) -> None:
+    """Refuse a network that is not shipped before torch is imported."""
+    from counterlens import zoo
+
+    if model.startswith("zoo:"):
+        zoo.cgn(model.removeprefix("zoo:"))
+
+
 @command(cgn, CgnTrainOptions, example="wildlife --mnist known:mnist@data --seeds 0-2")
 def train(which: Set, options: CgnTrainOptions) -> None:
     """Train generators whose shape, object and background are apart."""
@@ -69,6 +78,7 @@ def import_(files: Files, options: CgnImportOptions) -> None:
 @command(cgn, CgnGenerateOptions, example="zoo:wildlife-mnist-cgn --count 10000")
 def generate(model: Model, options: CgnGenerateOptions) -> None:
     """Write counterfactual images with the label of their shape, in shards."""
+    _check(model)
     from counterlens.workflows.cgn.generate import generate as run_generate
 
     result = run_generate(model, options=options)
@@ -78,6 +88,7 @@ def generate(model: Model, options: CgnGenerateOptions) -> None:
 @command(cgn, CgnShowOptions, example="zoo:wildlife-mnist-cgn")
 def show(model: Model, options: CgnShowOptions) -> None:
     """Draw what each mechanism generates, and counterfactuals."""
+    _check(model)
     from counterlens.workflows.cgn.sheets import show as run_show
 
     result = run_show(model, options=options)

@@ -11,12 +11,13 @@ import inspect
 import typing
 from collections.abc import Callable
 from dataclasses import MISSING, Field
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from counterlens.errors import CounterlensError
+from counterlens.errors import CounterlensError, nearest
 from counterlens.workflows._shared.options import build, in_flags, many, options_of
 
 
@@ -55,6 +56,30 @@ class GroupedCommand(TyperCommand):
                 formatter.write_dl(rows)
 
 
+class Choices(TyperGroup):
+    """Commands; a mistyped one is answered with the one that was meant, or with all of them."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        try:
+            return super().resolve_command(ctx, args)
+        except Exception as error:
+            said = getattr(error, "message", "")
+            if said.startswith("No such command") and "Did you mean" not in said:
+                inside = [f"{g} {args[0]}" for g, one in self.commands.items() if _has(one, args)]
+                hint = (
+                    f"Did you mean {ctx.command_path} {inside[0]}?"
+                    if inside
+                    else f"It has: {', '.join(self.commands)}."
+                )
+                error.message = f"{said} {hint}"  # type: ignore[attr-defined]
+            raise
+
+
+def _has(command: Any, args: list[str]) -> bool:
+    """Whether a command has a command of the name that was typed."""
+    return args[0] in getattr(command, "commands", {})
+
+
 def modes(
     app: typer.Typer,
     name: str,
@@ -82,8 +107,15 @@ def modes(
         def format_usage(self, ctx: Any, formatter: Any) -> None:
             formatter.write_usage(ctx.command_path, f"[COMMAND] {arguments} [OPTIONS]")
 
+        def _mistyped(self, ctx: Any, word: str) -> None:
+            """Refuse what is spelled like a mode and can be neither model nor option."""
+            near = nearest(word, self.commands) if word.isalpha() else None
+            if near and not Path(word).exists():
+                ctx.fail(f"No such command {word!r}. Did you mean {near!r}?")
+
         def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
             if args and args[0] not in self.commands and args[0] not in ctx.help_option_names:
+                self._mistyped(ctx, args[0])
                 args = earlier(args) if earlier else [default, *args]
             return super().parse_args(ctx, args)
 

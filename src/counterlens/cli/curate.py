@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from counterlens.cli.commands import command
-from counterlens.cli.options import app, finish
+from counterlens.cli.commands import Choices, command
+from counterlens.cli.options import app, check_models, check_run, check_sets, finish
 from counterlens.workflows.curate.options import (
     AdversarialOptions,
     ClassesOptions,
@@ -19,6 +19,7 @@ from counterlens.workflows.curate.options import (
 )
 
 curate = typer.Typer(
+    cls=Choices,
     name="curate",
     help="Mine hard images from a pool of photographs, review them, freeze them.",
     no_args_is_help=True,
@@ -38,6 +39,8 @@ CurationFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a
 @command(curate, ClassesOptions, example="sample:cifar10 --model zoo:cifar10-plain-small")
 def classes(pool: PoolSpec, options: ClassesOptions) -> None:
     """Propose the classes of a set: RUN/classes.txt is yours to edit, then --classes takes it."""
+    check_models(options.model)
+    check_sets(*pool)
     from counterlens.workflows.curate.classes import choose_classes
 
     result = choose_classes(pool, options=options)
@@ -47,6 +50,8 @@ def classes(pool: PoolSpec, options: ClassesOptions) -> None:
 @command(curate, AdversarialOptions, example="photos/ --filter timm:resnet50")
 def adversarial(pool: PoolSpec, options: AdversarialOptions) -> None:
     """Mine labelled photographs that every filter gets wrong (as ImageNet-A was made)."""
+    check_models(*options.filters)
+    check_sets(*pool)
     from counterlens.workflows.curate.run import adversarial as run_adversarial
 
     result = run_adversarial(pool, options=options)
@@ -56,6 +61,8 @@ def adversarial(pool: PoolSpec, options: AdversarialOptions) -> None:
 @command(curate, OodOptions, example="textures/ --filter timm:resnet50 --inside photos/")
 def ood(pool: PoolSpec, options: OodOptions) -> None:
     """Mine images of unknown classes that every filter is sure about (as ImageNet-O was made)."""
+    check_models(*options.filters)
+    check_sets(*pool)
     from counterlens.workflows.curate.run import ood as run_ood
 
     result = run_ood(pool, options=options)
@@ -69,6 +76,8 @@ def ood(pool: PoolSpec, options: OodOptions) -> None:
 )
 def triage(pool: PoolSpec, options: TriageOptions) -> None:
     """List images whose label every model contradicts, the likeliest errors first."""
+    check_models(*options.models)
+    check_sets(*pool)
     from counterlens.workflows.curate.triage import triage as run_triage
 
     result = run_triage(pool, options=options)
@@ -78,6 +87,7 @@ def triage(pool: PoolSpec, options: TriageOptions) -> None:
 @command(curate, ReviewOptions, example="runs/mined --reviewer ann")
 def review(run: CurationFolder, options: ReviewOptions) -> None:
     """Judge the shortlist: accept, reject or unsure, in the terminal or on a page."""
+    check_run(run)
     from counterlens.workflows.curate.review import review as run_review
 
     state = run_review(run, options=options)
@@ -87,6 +97,7 @@ def review(run: CurationFolder, options: ReviewOptions) -> None:
 @command(curate, FreezeOptions, example="runs/mined --out hard-photos --held-out timm:vit_tiny")
 def freeze(run: CurationFolder, options: FreezeOptions) -> None:
     """Write the accepted images as a data set with a card, and check that it transfers."""
+    check_run(run)
     from counterlens.workflows.curate.freeze import freeze as run_freeze
 
     card = run_freeze(run, options=options)
@@ -100,6 +111,7 @@ def outdata(
     options: OutdataOptions,
 ) -> None:
     """Clean a pool of images so that it can stand for anything else in training."""
+    check_sets(inside, pool)
     from counterlens.workflows.curate.outdata import outdata as run_outdata
 
     result = run_outdata(inside, pool, options=options)

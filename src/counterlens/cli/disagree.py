@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from counterlens.cli.commands import command
-from counterlens.cli.options import app, check_models, finish
+from counterlens.cli.options import app, check_classes, check_models, finish
 from counterlens.workflows.disagree.options import DisagreeOptions
 
 
@@ -24,6 +24,7 @@ def disagree(
     With an old model, then the new one, --class all and --verify DATA: a release check.
     """
     check_models(first, second, *options.judge, *options.persist)
+    check_classes(first, options.classes, ("all",))
     from counterlens.workflows.disagree.run import disagree as run_disagree
 
     result = run_disagree(first, second, options=options)

@@ -1,11 +1,13 @@
 """The commands that explain single pictures: explain METHOD, explain evaluate."""
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from counterlens.cli.commands import command, modes
-from counterlens.cli.options import app, check_models, finish
+from counterlens.cli.options import app, check_classes, check_models, finish
+from counterlens.errors import InputError
 from counterlens.workflows.explain.options import METHODS
 from counterlens.workflows.quality.options import EvaluateOptions
 
@@ -67,6 +69,19 @@ group = modes(
 )
 
 
+_WORDS = ("true", "predicted", "near", "near:head", "near:wordnet", "all", "random")
+
+
+def _check_images(model: str, images: list[str]) -> None:
+    """Refuse pictures that are not there before anything is loaded."""
+    from counterlens.data.specs import check_picture
+
+    if not images and not (Path(model) / "run.json").is_file():
+        raise InputError("no images, expected files or SPEC#ID, e.g. sample:cifar10#12.")
+    for one in images:
+        check_picture(one)
+
+
 def _add(method: str) -> None:
     """The command of one method."""
     summary, example = SUMMARIES[method]
@@ -87,6 +102,8 @@ def _add(method: str) -> None:
     ) -> None:
         robust = getattr(options, "robust", None)
         check_models(model, *getattr(options, "judge", ()), *filter(None, [robust]))
+        _check_images(model, images)
+        check_classes(model, getattr(options, "target", ()), _WORDS)
         from counterlens.workflows.explain.run import explain as run_explain
 
         result = run_explain(model, images, method=method, options=options)
@@ -115,6 +132,7 @@ def evaluate(
 ) -> None:
     """How good are counterfactuals? Methods side by side."""
     check_models(model, *options.judge, *filter(None, [options.robust]))
+    _check_images(model, images)
     from counterlens.workflows.quality.run import evaluate as run_evaluate
 
     result = run_evaluate(model, images, options=options)

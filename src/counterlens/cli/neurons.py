@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import typer
 
 from counterlens.cli.commands import command, modes
-from counterlens.cli.options import app, check_models, finish
+from counterlens.cli.options import app, check_models, check_sets, finish
 from counterlens.workflows.neurons.options import METHODS
 
 MODEL = "zoo:cifar10-plain-small"
@@ -76,6 +76,7 @@ def _add(method: str) -> None:
         options: Any,
     ) -> None:
         check_models(model)
+        check_sets(getattr(options, "data", None))
         from counterlens.workflows.neurons.run import neurons as run_neurons
 
         result = run_neurons(model, method=method, options=options)

@@ -7,9 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
+from counterlens.cli.commands import Choices
 from counterlens.errors import InputError
 
 app = typer.Typer(
+    cls=Choices,
     name="counterlens",
     help="The debugger for image classifiers: audit, explain, discover, curate, train.",
     add_completion=True,
@@ -90,6 +92,39 @@ def check_models(*specs: str) -> None:
 
     for spec in specs:
         check_spec(named(spec)[1])
+
+
+def check_sets(*specs: str | None) -> None:
+    """Refuse mistyped sets of images as early."""
+    from counterlens.data.specs import check_set
+
+    for spec in specs:
+        if spec is not None:
+            check_set(spec)
+
+
+def check_run(folder: str | Path) -> None:
+    """Refuse a folder that holds no run as early."""
+    from counterlens.runs import Run
+
+    Run.open(Path(folder))
+
+
+def check_classes(model: str, names: Sequence[str], words: Sequence[str] = ()) -> None:
+    """Refuse a class that a shipped model does not have as early; other models tell theirs later.
+
+    Args:
+        words: what stands for classes, besides their names.
+    """
+    from counterlens import zoo
+    from counterlens.label_spaces.named import class_index
+
+    shipped = model.removeprefix("zoo:") if model.startswith("zoo:") else ""
+    if shipped in zoo.names():
+        classes = zoo.card(shipped)["classes"]
+        for name in names:
+            if name not in words:
+                class_index(classes, name)
 
 
 def show_findings(findings: list[dict[str, Any]]) -> None:

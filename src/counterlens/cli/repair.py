@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from counterlens.cli.commands import command
-from counterlens.cli.options import app, check_models, finish
+from counterlens.cli.options import app, check_models, check_sets, finish
 from counterlens.workflows.repair.options import RepairOptions
 
 CODES = {"better": 0, "not shown": 4, "worse": 1}
@@ -22,6 +22,7 @@ def repair(
 ) -> None:
     """Replace the last layer for the worst group and prove on other images what changed."""
     check_models(model)
+    check_sets(options.fix, options.check)
     from counterlens.workflows.repair.run import repair as run_repair
 
     result = run_repair(model, options=options)

@@ -4,7 +4,7 @@ from typing import Any
 
 import typer
 
-from counterlens.cli.commands import command
+from counterlens.cli.commands import Choices, command
 from counterlens.cli.options import app, finish
 from counterlens.workflows.reproduce.options import (
     FigureOptions,
@@ -14,17 +14,20 @@ from counterlens.workflows.reproduce.options import (
 )
 
 reproduce = typer.Typer(
+    cls=Choices,
     name="reproduce",
     help="Figures and tables of the papers, with the shipped models; without a name, their list.",
     rich_markup_mode=None,
 )
 figures = typer.Typer(
+    cls=Choices,
     name="reproduce figure",
     help="Draw a figure of a paper again.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
 tables = typer.Typer(
+    cls=Choices,
     name="reproduce table",
     help="Put a table of a paper beside ours.",
     no_args_is_help=True,

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from counterlens.cli.commands import command
-from counterlens.cli.options import app, check_models, finish, refuse_unused
+from counterlens.cli.options import app, check_models, check_sets, finish, refuse_unused
 from counterlens.workflows.train.options import TrainOptions
 
 HEADS = (
@@ -36,10 +36,14 @@ def train(
         return
     if recipe is None or options.data is None:
         raise typer.BadParameter("expected RECIPE --data SPEC; list the recipes with --list")
+    check_sets(options.data, options.out_data)
     if recipe in OWN:
         refuse_unused(context, recipe, "out_data", "max_minutes", "cache")
         OWN[recipe](options.data, options)
         return
+    from counterlens.workflows.train.recipes import load
+
+    load(recipe, options.changes)
     from counterlens.workflows.train.run import train as run_train
 
     result = run_train(recipe, options.data, options=options)

@@ -12,9 +12,23 @@
 `NAME=SPEC` names a set; else its name is the file's stem or the last word.
 """
 
-from counterlens.data.open import from_images, mined_with, name_of, open_set, scheme_of
-from counterlens.data.sets import subset
-from counterlens.data.sources.packed import write_pack
+from typing import TYPE_CHECKING
+
+from counterlens.data.specs import name_of, scheme_of
+from counterlens.lazy import lazily
+
+if TYPE_CHECKING:
+    from counterlens.data.open import from_images, mined_with, open_set
+    from counterlens.data.sets import subset
+    from counterlens.data.sources.packed import write_pack
+
+_HOMES = {
+    "from_images": "data.open",
+    "mined_with": "data.open",
+    "open_set": "data.open",
+    "subset": "data.sets",
+    "write_pack": "data.sources.packed",
+}
 
 __all__ = [
     "from_images",
@@ -25,3 +39,4 @@ __all__ = [
     "subset",
     "write_pack",
 ]
+__getattr__, _ = lazily("counterlens.data", _HOMES)

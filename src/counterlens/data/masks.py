@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Bool
 
-from counterlens.data.open import split
 from counterlens.data.sources.packed import load_npz, open_pack
+from counterlens.data.specs import split
 from counterlens.errors import InputError
 from counterlens.images import SUFFIXES, ImageSet, Pixels, decode, read
 from counterlens.runs import user_path

@@ -1,6 +1,5 @@
 """open_set: one word in, one set of pictures out."""
 
-import re
 from importlib import import_module
 from pathlib import Path
 
@@ -9,16 +8,10 @@ from counterlens.data.sources.folders import open_folder
 from counterlens.data.sources.frozen import filters_of, is_frozen, open_frozen
 from counterlens.data.sources.packed import open_packs
 from counterlens.data.sources.samples import open_sample
+from counterlens.data.specs import FORMS, check_set, split
 from counterlens.errors import InputError
 from counterlens.images import ImageSet
 from counterlens.progress import within
-
-SCHEMES = ("pack", "wds", "stack", "known", "hf", "sample", "noise", "corrupted", "object")
-FORMS = (
-    "a folder of class folders, FILE.csv, FILE.jsonl, pack:FILE.npz, wds:SHARDS, stack:FILE, "
-    "known:NAME@ROOT, "
-    "hf:DATASET#SPLIT, sample:NAME, noise:KIND or corrupted:NAME,SEVERITY@SPEC"
-)
 
 
 def open_set(
@@ -44,6 +37,7 @@ def open_set(
     >>> len(images), images[0][0].shape
     (20, (32, 32, 3))
     """
+    check_set(spec)
     name, scheme, rest = split(spec)
     if scheme == "noise":
         from counterlens.data.sources.noise import open_noise
@@ -56,26 +50,6 @@ def open_set(
     with within(f"opening {spec}"):
         opened = _open(scheme, rest, name, size)
     return subset(opened, sample_rows(len(opened), limit, seed))
-
-
-def name_of(spec: str) -> str:
-    """The name of a set: given as NAME=SPEC, else the file's stem or the last word.
-
-    >>> name_of("street=pack:a/b.npz"), name_of("pack:a/b.npz"), name_of("noise:uniform")
-    ('street', 'b', 'uniform')
-    >>> name_of("data/val/"), name_of("known:imagenet-9/mixed_rand@DIR"), name_of("hf:me/pets#test")
-    ('val', 'imagenet-9-mixed_rand', 'pets')
-    """
-    return split(spec)[0]
-
-
-def scheme_of(spec: str) -> str:
-    """What kind of place a spec names.
-
-    >>> scheme_of("blur=noise:smooth@test=pack:a.npz"), scheme_of("photos/")
-    ('noise', 'path')
-    """
-    return split(spec)[1]
 
 
 def from_images(spec: str, data: str) -> str:
@@ -93,33 +67,6 @@ def mined_with(spec: str) -> dict[str, str]:
     _, scheme, rest = split(spec)
     path = Path(rest)
     return filters_of(path) if scheme == "path" and path.is_dir() and is_frozen(path) else {}
-
-
-def split(spec: str) -> tuple[str, str, str]:
-    """Name, scheme ("path" for files and folders) and the rest of a spec."""
-    given = re.fullmatch(r"([^/\\:=@#+]+)=(.+)", spec, re.DOTALL)
-    if given and not Path(spec).exists():
-        return (given[1].strip(), *split(given[2])[1:])
-    scheme, colon, rest = spec.partition(":")
-    if colon and scheme in SCHEMES:
-        if not rest:
-            raise InputError(f"{spec} names no set, expected {FORMS}.")
-        return _short(scheme, rest), scheme, rest
-    if colon and re.fullmatch(r"[a-z]{2,12}", scheme) and not Path(spec).exists():
-        raise InputError(f"{spec} starts with an unknown word {scheme}:, expected {FORMS}.")
-    path = Path(spec)
-    return (path.stem if path.suffix else path.resolve().name) or "images", "path", spec
-
-
-def _short(scheme: str, rest: str) -> str:
-    if scheme in ("wds", "stack"):
-        return Path(rest).stem.partition("{")[0].strip("-_") or Path(rest).parent.name or scheme
-    if scheme == "pack":
-        return Path(rest.split(".npz+")[0]).name.removesuffix(".npz")
-    if scheme == "hf":
-        return rest.partition("#")[0].rstrip("/").rpartition("/")[2]
-    short = rest.partition("@")[0].replace("/", "-")
-    return short.replace(",", "-") if scheme == "corrupted" else short
 
 
 def _open(scheme: str, rest: str, name: str, size: tuple[int, int]) -> ImageSet:
@@ -156,20 +103,9 @@ def _open_path(path: Path, name: str) -> ImageSet:
         return open_frozen(path, name=name)
     if path.is_dir():
         return open_folder(path, name=name)
-    if not path.exists():
-        raise InputError(f"{path} does not exist, expected {FORMS}.")
     suffix = path.suffix.lower()
     if suffix in (".csv", ".tsv", ".jsonl", ".parquet"):
         from counterlens.data.sources.manifests import open_manifest
 
         return open_manifest(path, name=name)
-    if suffix == ".npz":
-        raise InputError(f"{path} is a packed file: type pack:{path}.")
-    if suffix == ".tar":
-        raise InputError(
-            f"{path} is an archive: unpack it first, or, if it is a WebDataset shard with pictures "
-            f"and their labels side by side, type wds:{path}."
-        )
-    if suffix in (".zip", ".gz", ".tgz", ".7z", ".rar"):
-        raise InputError(f"{path} is an archive, expected {FORMS}. Unpack it first.")
     raise InputError(f"{path} is a file, expected {FORMS}.")

@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from counterlens import zoo
-from counterlens.errors import InputError
+from counterlens.errors import InputError, nearest
 from counterlens.models.file_kind import file_kind
 from counterlens.runs import user_path
 
@@ -170,6 +170,9 @@ def _not_a_model(text: str) -> str:
         return f"{text} lacks a factory. Add the function that makes the model: {text}:FACTORY."
     if suffix in (*_WEIGHTS, *_GRAPHS):
         return _weights_alone(text)
+    shipped = nearest(text, [*zoo.names(), *zoo.pairs()])
+    if shipped:
+        return f"no model {text!r} (did you mean zoo:{shipped}?), expected {_forms()}."
     hint = f" For a timm model type timm:{text}." if re.fullmatch(r"[\w.]+", text) else ""
     return f"no model {text!r}: there is no such folder, and it is none of {_forms()}.{hint}"
 

@@ -23,7 +23,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from counterlens.errors import CounterlensError, InputError, RunExists, first_line
+from counterlens.errors import CounterlensError, InputError, RunExists, first_line, nearest
 from counterlens.progress import doing
 from counterlens.runs.files import (
     inside,
@@ -124,7 +124,7 @@ class Run:
         except OSError:  # for instance a name that is too long
             here = False
         if not here:
-            raise InputError(f"{folder} is no run folder: it has no run.json.")
+            raise InputError(f"{folder} is no run folder: it has no run.json.{_beside(folder)}")
         run = cls(folder)
         _ = run.manifest  # refuses a damaged one
         return run
@@ -292,6 +292,20 @@ def new_folder(command: str, name: str, *, root: Path = Path("runs")) -> Path:
         folder = root / f"{stamp}-{command}-{slug}-{count}"
         count += 1
     return folder
+
+
+def _beside(folder: Path) -> str:
+    """Where a run may be, when one is not there: the nearest name beside it, else the latest."""
+    try:
+        runs = sorted(p.parent.name for p in folder.parent.glob("*/run.json"))
+    except OSError:
+        runs = []
+    if folder.exists() or not runs:
+        return ""
+    near = nearest(folder.name, runs)
+    if near:
+        return f" Did you mean {folder.parent / near}?"
+    return f" The latest there: {folder.parent / runs[-1]}."
 
 
 def versions() -> dict[str, str]:

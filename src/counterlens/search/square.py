@@ -14,8 +14,9 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from counterlens.ball import EXPONENTS, Ball, Seeds, mix, row_seeds, uniform, unit
+from counterlens.ball import Ball, Seeds, mix, row_seeds, uniform, unit
 from counterlens.errors import InputError
+from counterlens.notation import EXPONENTS
 from counterlens.search.fast.fusing import can_fuse
 from counterlens.search.fast.prebuild import KernelVariant, kernel
 from counterlens.search.pgd import keep

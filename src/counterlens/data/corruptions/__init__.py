@@ -9,18 +9,13 @@ Differs: scipy and Pillow in place of OpenCV, scikit-image and ImageMagick. Imag
     was stored as JPEG of quality 85; nothing is stored here, so numbers are not those of its files.
 """
 
-from counterlens.data.corruptions.apply import (
-    COMMON,
-    EXTRA,
-    GROUPS,
-    NAMES,
-    PRACTICE,
-    check,
-    corrupt,
-    parse_corruptions,
-)
+from counterlens.data.corruptions.apply import COMMON, EXTRA, PRACTICE, corrupt
 from counterlens.data.corruptions.practice import LEVELS
-from counterlens.data.corruptions.tables import SEVERITIES, SMALL, constants
+from counterlens.data.corruptions.tables import SMALL, constants
+from counterlens.notation import CORRUPTION_GROUPS as GROUPS
+from counterlens.notation import CORRUPTION_NAMES as NAMES
+from counterlens.notation import SEVERITIES, parse_corruptions
+from counterlens.notation import check_corruption as check
 
 __all__ = [
     "COMMON",

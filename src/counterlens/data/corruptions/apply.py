@@ -5,15 +5,15 @@ Differs: as its package says.
 """
 
 from collections.abc import Callable
-from difflib import get_close_matches
 from hashlib import sha256
 
 import numpy as np
 
 from counterlens.data.corruptions import blur, digital, noise, practice, spatter, weather
-from counterlens.data.corruptions.tables import SEVERITIES, constants
+from counterlens.data.corruptions.tables import constants
 from counterlens.errors import InputError
 from counterlens.images import Pixels
+from counterlens.notation import check_corruption
 
 LEAST = 8  # pixels of the shorter side
 COMMON: dict[str, Callable[..., noise._Picture]] = {
@@ -46,38 +46,6 @@ PRACTICE: dict[str, Callable[..., noise._Picture]] = {
     "overlay": practice.overlay,
     "occlusion": practice.occlusion,
 }
-NAMES = (*COMMON, *EXTRA, *PRACTICE)
-GROUPS = {"common": tuple(COMMON), "extra": tuple(EXTRA), "practice": tuple(PRACTICE), "all": NAMES}
-
-
-def parse_corruptions(text: str) -> tuple[str, ...]:
-    """Names or groups (common, extra, practice, all) with commas, in the order of NAMES.
-
-    >>> parse_corruptions("fog, gaussian-noise")
-    ('gaussian_noise', 'fog')
-    """
-    wanted: set[str] = set()
-    for word in text.split(","):
-        name = word.strip().lower().replace("-", "_")
-        if name and name not in GROUPS:
-            check(name, 1)
-        wanted |= set(GROUPS.get(name, (name,) if name else ()))
-    if not wanted:
-        raise InputError(
-            f"corruptions are {text!r}, expected {', '.join(GROUPS)} or names such as fog, with "
-            "commas."
-        )
-    return tuple(name for name in NAMES if name in wanted)
-
-
-def check(name: str, severity: int) -> None:
-    """Refuse an unknown corruption or severity."""
-    if name not in NAMES:
-        near = get_close_matches(name, NAMES, n=3, cutoff=0.5)
-        meant = f" (did you mean {' or '.join(near)}?)" if near else ""
-        raise InputError(f"{name} is no corruption{meant}, expected one of {', '.join(NAMES)}.")
-    if severity not in SEVERITIES:
-        raise InputError(f"{name} has no severity {severity}, expected 1, 2, 3, 4 or 5.")
 
 
 def corrupt(pixels: Pixels, name: str, severity: int, *, seed: str = "") -> Pixels:
@@ -88,7 +56,7 @@ def corrupt(pixels: Pixels, name: str, severity: int, *, seed: str = "") -> Pixe
         severity: 1 (weak) to 5 (strong).
         seed: of the random draws; a set gives the id of the image.
     """
-    check(name, severity)
+    check_corruption(name, severity)
     height, width = pixels.shape[:2]
     if min(height, width) < LEAST:
         raise InputError(

@@ -11,7 +11,6 @@ from counterlens.data.corruptions.practice import PRACTICE_TABLE
 
 SeverityRow = tuple[float, ...]
 Size = Literal["small", "large"]
-SEVERITIES = (1, 2, 3, 4, 5)
 SMALL = 64  # the longest side that takes the 32-pixel constants
 ELASTIC = {"small": 32, "large": 244}
 

@@ -18,6 +18,7 @@ from jaxtyping import Float
 from scipy.ndimage import gaussian_filter
 
 from counterlens.data.sets import fingerprint, sample_rows, subset
+from counterlens.data.specs import check_noise
 from counterlens.errors import InputError
 from counterlens.images import ImageSet, Pixels, prepare
 from counterlens.types import Preprocess
@@ -126,10 +127,8 @@ def open_noise(
     Args:
         base: with `smooth`: that set itself, in place of a spec.
     """
-    kind, at, spec = text.partition("@")
-    if kind not in (*PLAIN, SMOOTH) or (at and (kind != SMOOTH or not spec)):
-        known = ", ".join(f"noise:{k}" for k in (*PLAIN, f"{SMOOTH}@SPEC"))
-        raise InputError(f"noise:{text} is not known, expected one of {known}.")
+    kind, _, spec = text.partition("@")
+    check_noise(text)
     if kind == SMOOTH and not spec and base is None:
         raise InputError(
             "noise:smooth is made from images: expected noise:smooth@SPEC, "

@@ -12,12 +12,13 @@ import numpy as np
 from jaxtyping import Int64
 
 from counterlens import images
-from counterlens.data.open import open_set, split
+from counterlens.data.open import open_set
 from counterlens.data.provenance import NAMES, pooled_provenance
 from counterlens.data.sets import Excluded, encoded, fingerprint, sample_rows, subset
 from counterlens.data.sources.folders import open_folder
 from counterlens.data.sources.frozen import is_frozen
 from counterlens.data.sources.manifests import open_manifest
+from counterlens.data.specs import split
 from counterlens.errors import InputError
 from counterlens.images import ImageSet, Pixels, Planes
 from counterlens.types import Preprocess

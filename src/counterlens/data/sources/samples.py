@@ -12,8 +12,8 @@ import numpy as np
 from counterlens import zoo
 from counterlens.data.provenance import COLUMNS
 from counterlens.data.sources.packed import open_pack
+from counterlens.data.specs import check_sample
 from counterlens.data.synthetic.textures import textures
-from counterlens.errors import InputError
 from counterlens.images import ImageSet
 from counterlens.runs import read_json
 
@@ -22,9 +22,7 @@ def open_sample(which: str, *, name: str, size: tuple[int, int]) -> ImageSet:
     """A shipped set; where its images come from is on its provenance card."""
     if which == "textures":
         return textures(name, size)
-    if which not in zoo.samples():
-        known = ", ".join(f"sample:{n}" for n in sorted([*zoo.samples(), "textures"]))
-        raise InputError(f"sample:{which} is not shipped, expected one of {known}.")
+    check_sample(which)
     opened = open_pack(zoo.sample(which), name=name)
     card = read_json(zoo.sample(which).with_suffix(".json"))
     facts = {key: np.full(len(opened), card[key]) for key in COLUMNS if card.get(key)}

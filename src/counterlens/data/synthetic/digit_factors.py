@@ -17,8 +17,9 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float32, Int64, UInt8
 
-from counterlens.data.open import open_set, split
+from counterlens.data.open import open_set
 from counterlens.data.sources.packed import load_npz
+from counterlens.data.specs import split
 from counterlens.data.synthetic.textures import pattern
 from counterlens.errors import InputError
 from counterlens.images import ImageSet, decode, read, resize

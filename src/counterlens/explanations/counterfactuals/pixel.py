@@ -18,11 +18,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from counterlens.ball import EXPONENTS, Ball, Norm
+from counterlens.ball import Ball, Norm
 from counterlens.checks import check_images, check_labels
 from counterlens.classifier import Classifier
 from counterlens.errors import InputError
 from counterlens.metrics.similarity import changed_pixels, smoothness
+from counterlens.notation import EXPONENTS
 from counterlens.objectives import log_confidence
 from counterlens.search import frozen
 from counterlens.search.apgd import apgd_from_afar

@@ -1,6 +1,5 @@
 """Which class to raise: by name, by number, or in words (true, predicted, near, all, random)."""
 
-import difflib
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
 
@@ -8,38 +7,10 @@ import torch
 
 from counterlens.classifier import Classifier
 from counterlens.errors import InputError
-from counterlens.label_spaces import match_classes
+from counterlens.label_spaces.named import WORDS as WORDS
+from counterlens.label_spaces.named import class_index as class_index
+from counterlens.label_spaces.named import class_named as class_named
 from counterlens.types import Labels, Probs
-
-WORDS = ("true", "predicted", "near", "all", "random")
-
-
-def class_named(classes: Sequence[str], name: str) -> int:
-    """The class of that name, spelt as people spell it; −1 where there is none.
-
-    >>> class_named(["automobile", "cat"], "Car"), class_named(["automobile", "cat"], "1")
-    (0, -1)
-    """
-    try:
-        return match_classes(classes, [name]).position[0]
-    except InputError:
-        return -1
-
-
-def class_index(classes: Sequence[str], name: str) -> int:
-    """The class of that name or of that number.
-
-    >>> class_index(["automobile", "cat"], "Car"), class_index(["automobile", "cat"], "1")
-    (0, 1)
-    """
-    place = class_named(classes, name)
-    if place >= 0:
-        return place
-    if name.isascii() and name.isdigit():
-        if int(name) < len(classes):
-            return int(name)
-        raise InputError(f"no class {name}: the model has the classes 0 … {len(classes) - 1}.")
-    raise InputError(f"the model has no class {name!r}. {_nearest(name, classes)}")
 
 
 def matched(net: Classifier, classes: Sequence[str], target: Labels) -> Labels:
@@ -118,13 +89,3 @@ def seeded(count: int, taken: Collection[int], salt: str) -> list[int]:
 def _random(count: int, taken: set[int], salt: str) -> int:
     """The first of a shuffled row of classes that is not taken; two classes leave no choice."""
     return (seeded(count, taken, salt) or seeded(count, (), salt))[0]
-
-
-def _nearest(name: str, classes: Sequence[str]) -> str:
-    folded = {c.lower(): c for c in classes}
-    close = [folded[c] for c in difflib.get_close_matches(name.lower(), list(folded), 3, 0.5)]
-    close += [c for c in classes if name.lower() in c.lower() and c not in close][: 5 - len(close)]
-    if close:
-        return f"Nearest: {', '.join(close)}."
-    some = ", ".join(classes[:10]) + (f" and {len(classes) - 10} more" if len(classes) > 10 else "")
-    return f"Its classes: {some}."

@@ -5,12 +5,9 @@
 """
 
 from counterlens.metrics.ood_scores.fitted import (
-    FEATURE_SCORES,
-    SCORES,
     FittedScore,
     LinearHead,
     fit,
-    parse_scores,
 )
 from counterlens.metrics.ood_scores.odin import odin
 from counterlens.metrics.ood_scores.paired import (
@@ -19,6 +16,8 @@ from counterlens.metrics.ood_scores.paired import (
     differences,
     mean_auroc,
 )
+from counterlens.notation import FEATURE_SCORES, parse_scores
+from counterlens.notation import OOD_SCORES as SCORES
 
 __all__ = [
     "FEATURE_SCORES",

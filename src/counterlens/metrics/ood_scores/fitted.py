@@ -7,47 +7,21 @@ Constants: kNN k = one per thousand fitted images, at most 50 (50 of CIFAR's 50,
 Differs: k and D shrink with few fitted images, and the words of the score say to what.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from counterlens.errors import InputError, nearest
+from counterlens.errors import InputError
 from counterlens.metrics.ood_scores import formulas
+from counterlens.notation import FEATURE_SCORES, OOD_SCORES
 from counterlens.types import Labels, Logits
 
-LOGIT_SCORES = ("msp", "max_logit", "energy", "entropy")
-FEATURE_SCORES = (
-    "knn",
-    "mahalanobis",
-    "relative_mahalanobis",
-    "vim",
-    "react",
-    "ash_s",
-    "ash_b",
-)
-SCORES = (*LOGIT_SCORES, "odin", *FEATURE_SCORES)
 NEIGHBOURS, PER_NEIGHBOUR, REACT, ASH = 50, 1000, 90.0, 90.0  # 50 of the 50,000 of CIFAR
 LEAST = 20
 
-ALIASES = {  # of OpenOOD and pytorch-ood
-    "ebo": "energy",
-    "energybased": "energy",
-    "energy_based": "energy",
-    "mls": "max_logit",
-    "maxlogit": "max_logit",
-    "softmax": "msp",
-    "maxsoftmax": "msp",
-    "max_softmax": "msp",
-    "mds": "mahalanobis",
-    "rmds": "relative_mahalanobis",
-    "rmd": "relative_mahalanobis",
-    "ash": "ash_b",
-    "ashb": "ash_b",
-    "ashs": "ash_s",
-}
 _Rows = Float[Tensor, "n d"]
 
 
@@ -68,7 +42,7 @@ class FittedScore:
     """A score ready to be used.
 
     Args:
-        name: one of SCORES.
+        name: one of OOD_SCORES.
         text: its formula and constants in words, for the protocol.
         score: features to one number per image, higher for known images.
     """
@@ -76,29 +50,6 @@ class FittedScore:
     name: str
     text: str
     score: Callable[[_Rows], Tensor]
-
-
-def parse_scores(text: str | Sequence[str]) -> tuple[str, ...]:
-    """`all`, or names separated by commas or in a list, in a fixed order.
-
-    OpenOOD's and pytorch-ood's names are understood, too: ebo, mls, mds, rmds, ash.
-
-    >>> parse_scores("knn, ebo")
-    ('energy', 'knn')
-    """
-    names = text.split(",") if isinstance(text, str) else list(text)
-    typed = {name.strip().lower().replace("-", "_") for name in names} - {""}
-    wanted = {ALIASES.get(name, name) for name in typed}
-    unknown = sorted(wanted - {*SCORES, "all"})
-    if unknown or not wanted:
-        near = nearest(unknown[0], [*SCORES, *ALIASES]) if unknown else None
-        came = f"{unknown[0]!r} came" if unknown else "no score came"
-        meant = f" (did you mean {near}?)" if near else ""
-        raise InputError(
-            f"OOD scores: {came}{meant}, expected all or some of {', '.join(SCORES)}, "
-            "separated by commas."
-        )
-    return SCORES if "all" in wanted else tuple(name for name in SCORES if name in wanted)
 
 
 def fit(name: str, features: _Rows, labels: Labels, head: LinearHead) -> FittedScore:
@@ -144,7 +95,7 @@ def fit(name: str, features: _Rows, labels: Labels, head: LinearHead) -> FittedS
                 f"ASH-{name[-1].upper()}, {ASH:g} % of each image's features removed, then energy",
                 lambda x: formulas.energy(head.logits(shaped(x, ASH))),
             )
-    raise InputError(f"no fitted OOD score {name!r}, expected one of {', '.join(SCORES)}.")
+    raise InputError(f"no fitted OOD score {name!r}, expected one of {', '.join(OOD_SCORES)}.")
 
 
 def _thinned(bank: _Rows, most: int = 10_000_000) -> Tensor:

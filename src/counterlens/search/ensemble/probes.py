@@ -13,7 +13,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from counterlens.ball import EXPONENTS, Ball, Seeds
+from counterlens.ball import Ball, Seeds
+from counterlens.notation import EXPONENTS
 from counterlens.objectives import full, margin, margin_of
 from counterlens.search.fast.engine import Engine
 from counterlens.search.pgd import pgd

@@ -13,10 +13,10 @@ from typing import Any
 
 from counterlens.classifier import Classifier
 from counterlens.data import open_set
-from counterlens.data.open import split
 from counterlens.data.sources.noise import open_noise
 from counterlens.data.sources.objects import as_image_set
 from counterlens.data.sources.pixels import as_array
+from counterlens.data.specs import split
 from counterlens.errors import InputError
 from counterlens.images import ImageSet, is_pillow
 from counterlens.models import load, parse

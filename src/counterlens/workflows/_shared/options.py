@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, TypeVar, dataclass_transform
 
 from counterlens.errors import InputError, nearest
+from counterlens.notation import check_device
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -39,6 +40,7 @@ def option(
     flag: str | None = None,
     group: str = "Options",
     choices: tuple[str, ...] = (),
+    check: Callable[[Any], object] | None = None,
     scope: str = "settings",
 ) -> Any:
     """A field of an options record.
@@ -50,6 +52,7 @@ def option(
         flag: where the flag is not the field's name with dashes: "--class", or "--quiet/-q".
         group: heading under which --help lists it.
         choices: the values that are allowed.
+        check: raises InputError for a value that no run could use; it loads no library.
         scope: "settings": decides what is computed, is written to run.json and compared by
             --resume; "run": how the run is done, not what it computes; "command": known to the
             command line alone; "objects": settings that Python may give as objects, not texts.
@@ -60,6 +63,7 @@ def option(
         "flag": flag,
         "group": group,
         "choices": choices,
+        "check": check,
         "scope": scope,
     }
     if default is MISSING:
@@ -110,7 +114,9 @@ class Compute:
     """Of workflows that run a model."""
 
     seed: int = option(0, help="Seed of everything random.", unit="N", group="Run")
-    device: str = option("auto", help="auto, cpu, cuda, cuda:1, mps.", group="Run")
+    device: str = option(
+        "auto", help="auto, cpu, cuda, cuda:1, mps.", check=check_device, group="Run"
+    )
 
 
 @record
@@ -358,6 +364,9 @@ def many(annotation: Any) -> bool:
 def _fitting(name: str, value: Any, annotation: Any, one: Field[Any]) -> Any:
     """The value as its field wants it: one of several as a tuple, a text as a path."""
     if one.metadata["scope"] == "objects":
+        for part in value if isinstance(value, list | tuple) else (value,):
+            if isinstance(part, str):
+                _choice(name, part, one)
         return value
     if many(annotation):
         several = isinstance(value, Sequence) and not isinstance(value, str)
@@ -400,6 +409,8 @@ def _choice(name: str, value: Any, one: Field[Any]) -> None:
         near = nearest(str(value), allowed)
         hint = f" Did you mean {near}?" if near else ""
         raise InputError(f"{name} is {value!r}, expected one of {', '.join(allowed)}.{hint}")
+    if one.metadata["check"] is not None:
+        one.metadata["check"](value)
 
 
 def _union(annotation: Any) -> bool:

@@ -237,12 +237,3 @@ def mce_numbers(
         how = f"{text}; clean errors subtracted from both (AlexNet {ALEXNET_CLEAN:.1%})"
         relative = Number(float(values.mean()), n, low, high, f"{how}; BCa bootstrap over images")
     return {**out, "corruption.common.relative_mce": relative}
-
-
-def corruption_keys(settings: Settings) -> list[str]:
-    """The numbers that an audit with these settings may produce."""
-    if not settings.corruptions:
-        return []
-    names = parse_corruptions(settings.corruptions)
-    keys = [f"corruption.{key_part(name)}.accuracy" for name in names]
-    return keys + [f"corruption.common.{m}" for m in ("accuracy", "mce", "relative_mce")]

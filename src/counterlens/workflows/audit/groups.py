@@ -13,20 +13,19 @@ import numpy as np
 import torch
 
 from counterlens import metrics
-from counterlens.data import name_of
 from counterlens.data.columns import column_values, texts
 from counterlens.errors import InputError, nearest
 from counterlens.images import ImageSet
 from counterlens.metrics import groups as measure
 from counterlens.metrics.groups import Group, Groups, MemberFlags, Values
-from counterlens.runs import LogitSet, Number, Run, key_part, parse_gate, stored_logits
+from counterlens.runs import LogitSet, Number, Run, parse_gate, stored_logits
 from counterlens.workflows._shared.objects import Objects
+from counterlens.workflows.audit.gates import GIVEN, group_part, plain_name
 from counterlens.workflows.audit.settings import Settings
 from counterlens.workflows.audit.slices import SPEC as SLICES
 from counterlens.workflows.audit.slices import check_slices, slices_of
 
 Columns = Mapping[str, Sequence[str | None]]
-_GIVEN = "=object:column@"
 
 
 def group_specs(given: object, objects: Objects) -> tuple[str, ...]:
@@ -62,7 +61,7 @@ def _given(name: str, values: object, objects: Objects) -> str:
             )
     pairs = values.items() if isinstance(values, Mapping) else enumerate(values)
     digest = hashlib.sha256("\n".join(f"{key}\t{value}" for key, value in pairs).encode())
-    spec = f"{name}{_GIVEN}{digest.hexdigest()[:16]}"
+    spec = f"{name}{GIVEN}{digest.hexdigest()[:16]}"
     objects.columns[spec] = values
     return spec
 
@@ -75,11 +74,6 @@ def check_groups(settings: Settings) -> None:
         raise InputError(f"group_width is {half}, expected a share above 0 and below 0.5: 0.15.")
 
 
-def plain_name(spec: str) -> str:
-    """The name of a column, without what stands for its values."""
-    return spec.partition(_GIVEN)[0]
-
-
 def open_columns(settings: Settings, images: ImageSet, objects: Objects) -> dict[str, Any]:
     """The values of each column, one per image of the set."""
     return {plain_name(spec): _values(spec, settings, images, objects) for spec in settings.groups}
@@ -88,7 +82,7 @@ def open_columns(settings: Settings, images: ImageSet, objects: Objects) -> dict
 def _values(spec: str, settings: Settings, images: ImageSet, objects: Objects) -> list[str | None]:
     if spec.startswith(SLICES):
         return texts(slices_of(spec, images), spec)
-    if _GIVEN not in spec:
+    if GIVEN not in spec:
         return column_values(images, spec, settings.data)
     name, given = plain_name(spec), objects.columns.get(spec)
     if given is None:
@@ -113,15 +107,6 @@ def _values(spec: str, settings: Settings, images: ImageSet, objects: Objects) -
     return texts(given, name)
 
 
-def may_measure(key: str, settings: Settings) -> bool:
-    """Whether an audit with these settings may measure a number of groups."""
-    names = [plain_name(spec) for spec in settings.groups]
-    parts = key.split(".")
-    if not names or parts[0] != "groups":
-        return False
-    return key in worst_keys(settings) or any(key.startswith(f"groups.{_part(n)}") for n in names)
-
-
 def check_values(settings: Settings, columns: Columns) -> None:
     """Refuse gates on values that a column does not have."""
     for gate in map(parse_gate, settings.require):
@@ -129,25 +114,12 @@ def check_values(settings: Settings, columns: Columns) -> None:
         if parts[0] != "groups" or len(parts) < 4:
             continue
         for name, values in columns.items():
-            known = {_part(value) for value in values if value is not None}
+            known = {group_part(value) for value in values if value is not None}
             value = parts[2].partition("~")[0]
-            if parts[1] == _part(name) and value not in known:
+            if parts[1] == group_part(name) and value not in known:
                 near = nearest(value, known)
                 hint = f"Did you mean {near}?" if near else f"It has: {', '.join(sorted(known))}."
                 raise InputError(f"gate {gate.text!r}: {name} has no value {parts[2]!r}. {hint}")
-
-
-def worst_keys(settings: Settings) -> list[str]:
-    """Numbers of the worst group that an audit with these settings measures."""
-    if not settings.groups:
-        return []
-    keys = [f"groups.worst.{name}" for name in ("accuracy", "gap", "overconfidence")]
-    keys += [f"groups.worst.{key_part(ball)}.robust" for ball in settings.attack]
-    return keys + [f"groups.worst.{key_part(name_of(spec))}.auroc" for spec in settings.ood]
-
-
-def _part(text: str) -> str:
-    return key_part(text).replace(".", "_")
 
 
 @dataclass(frozen=True)
@@ -289,7 +261,8 @@ def _gap_number(row: Mapping[str, Any], groups: Groups) -> Number:
 
 
 def _key(group: Group) -> str:
-    return f"groups.{'-'.join(map(_part, group.column))}.{'-'.join(map(_part, group.value))}"
+    column, value = ("-".join(map(group_part, part)) for part in (group.column, group.value))
+    return f"groups.{column}.{value}"
 
 
 def _free(key: str, taken: Mapping[str, object]) -> str:

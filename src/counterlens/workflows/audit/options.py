@@ -2,6 +2,15 @@
 
 from pathlib import Path
 
+from counterlens.data.specs import check_set
+from counterlens.notation import (
+    parse_ball,
+    parse_corruptions,
+    parse_scores,
+    seconds,
+    split_attacks,
+)
+from counterlens.runs import parse_gate
 from counterlens.workflows._shared.options import (
     Compute,
     Output,
@@ -11,6 +20,11 @@ from counterlens.workflows._shared.options import (
     option,
     record,
 )
+
+
+def _check_attack(text: str) -> None:
+    """One attack, or several radii of one norm."""
+    split_attacks([text])
 
 
 @record
@@ -26,6 +40,7 @@ class AuditOptions(Output, Resumable, Compute, TrustOption, Pipeline):
     )
     calibrate: str | None = option(
         None,
+        check=check_set,
         help="Images to fit the temperature on, 100 or more. Default: 20 % of DATA, held out; a "
         "set too small for that is reported on as a whole, at temperature 1.",
         unit="SPEC",
@@ -34,6 +49,7 @@ class AuditOptions(Output, Resumable, Compute, TrustOption, Pipeline):
     )
     ood: tuple[str, ...] = option(
         (),
+        check=check_set,
         help="Out-of-distribution images, [NAME=]SPEC.",
         unit="SPEC",
         group="Models and data",
@@ -41,6 +57,7 @@ class AuditOptions(Output, Resumable, Compute, TrustOption, Pipeline):
     )
     ood_score: str | None = option(
         None,
+        check=parse_scores,
         help="OOD scores to compare: all, or some of msp, max_logit, energy, entropy, odin, knn, "
         "mahalanobis, relative_mahalanobis, vim, react, ash_s, ash_b, with commas.",
         unit="NAMES",
@@ -48,6 +65,7 @@ class AuditOptions(Output, Resumable, Compute, TrustOption, Pipeline):
     )
     ood_fit: str | None = option(
         None,
+        check=check_set,
         help="Images to fit OOD scores on. Default: those that the temperature is fitted on.",
         unit="SPEC",
         group="OOD scores",
@@ -73,6 +91,7 @@ class AuditOptions(Output, Resumable, Compute, TrustOption, Pipeline):
     )
     attack: tuple[str, ...] = option(
         (),
+        check=_check_attack,
         help="Robustness test, e.g. l2:0.5, linf:8/255, l1:12; several radii at less cost: "
         "l2:0.25,0.5,1.",
         unit="BALL",
@@ -80,6 +99,7 @@ class AuditOptions(Output, Resumable, Compute, TrustOption, Pipeline):
     )
     attack_version: str = option(
         "standard",
+        choices=("standard", "plus", "rand", "ratio-era", "fast"),
         help="standard, plus, rand, ratio-era, or fast (APGD alone: a first estimate).",
         unit="VERSION",
         group="Attacks",
@@ -92,6 +112,7 @@ class AuditOptions(Output, Resumable, Compute, TrustOption, Pipeline):
     )
     budget: str | None = option(
         None,
+        check=seconds,
         help="Time for each attack, e.g. 10m; bounds when it runs out. Probes come on top.",
         unit="TIME",
         group="Attacks",
@@ -112,12 +133,14 @@ class AuditOptions(Output, Resumable, Compute, TrustOption, Pipeline):
     )
     ood_attack: str | None = option(
         None,
+        check=parse_ball,
         help="Worst-case OOD detection within this ball, e.g. l2:1.0.",
         unit="BALL",
         group="Attacks",
     )
     radius_curve: str | None = option(
         None,
+        check=parse_ball,
         help="Confidence at eight radii up to this ball, e.g. l2:3, 200 images each.",
         unit="BALL",
         group="Attacks",
@@ -138,6 +161,7 @@ class AuditOptions(Output, Resumable, Compute, TrustOption, Pipeline):
     )
     corruptions: str | None = option(
         None,
+        check=parse_corruptions,
         help="Accuracy under corruptions: common (the 15 of ImageNet-C), extra (4), practice "
         "(JPEG, resizing, colours, overlay, occlusion), all, or names such as fog, with commas.",
         unit="NAMES",
@@ -192,7 +216,11 @@ class AuditOptions(Output, Resumable, Compute, TrustOption, Pipeline):
         group="Further tests",
     )
     require: tuple[str, ...] = option(
-        (), help='Release gate, e.g. "accuracy.top1>=0.9".', unit="RULE", group="Gates"
+        (),
+        check=parse_gate,
+        help='Release gate, e.g. "accuracy.top1>=0.9".',
+        unit="RULE",
+        group="Gates",
     )
     anyway: bool = option(False, help="Go on although the doctor refused.", group="Gates")
 

@@ -18,6 +18,7 @@ from counterlens.errors import InputError
 from counterlens.explanations.edits.sweeps import edit_numbers
 from counterlens.images import ImageSet, fitting_size
 from counterlens.models.weights import weights_hash
+from counterlens.notation import seconds, split_attacks
 from counterlens.runs import Run, key_part, new_folder
 from counterlens.search import Robustness
 from counterlens.workflows._shared.names import named
@@ -31,7 +32,7 @@ from counterlens.workflows.audit import groups, operating, slices
 from counterlens.workflows.audit.attacks.grids import check_grids, grid_accuracy
 from counterlens.workflows.audit.attacks.radius import radius_curves
 from counterlens.workflows.audit.attacks.robustness import robustness
-from counterlens.workflows.audit.attacks.spec import parse_attack, seconds, split_attacks
+from counterlens.workflows.audit.attacks.spec import parse_attack
 from counterlens.workflows.audit.attacks.surrogates import Surrogate, surrogates
 from counterlens.workflows.audit.backgrounds import open_object_masks, write_backgrounds
 from counterlens.workflows.audit.corruptions import check_corruptions, corruption_numbers

@@ -11,13 +11,14 @@ from math import prod
 from pathlib import Path
 from typing import Any, cast
 
-from counterlens.ball import Norm, check_radius, parse_radius
+from counterlens.ball import Norm
 from counterlens.classifier import Classifier
 from counterlens.errors import InputError
 from counterlens.explanations.counterfactuals.pixel import STEPS, temperature_of
 from counterlens.explanations.counterfactuals.similar_classes import SIMILAR_CLASSES
 from counterlens.explanations.counterfactuals.targets import targets_of
 from counterlens.generators.diffusion.model import LatentDiffusion
+from counterlens.notation import check_radius, parse_radius
 from counterlens.report import render
 from counterlens.runs import Number, Run, key_part
 from counterlens.types import Preprocess, Probs

@@ -16,7 +16,7 @@ from typing import Any, cast
 
 import torch
 
-from counterlens.ball import Norm, parse_radius
+from counterlens.ball import Norm
 from counterlens.classifier import Classifier
 from counterlens.errors import InputError
 from counterlens.explanations.counterfactuals import dvce
@@ -27,6 +27,7 @@ from counterlens.explanations.figure import Panel
 from counterlens.images import SUFFIXES, read
 from counterlens.models.nets.lpips import Lpips
 from counterlens.models.nets.lpips import load as load_lpips
+from counterlens.notation import parse_radius
 from counterlens.runs import Number, Run, key_part
 from counterlens.types import Images, Labels, Probs
 from counterlens.workflows._shared.edit_settings import edited, numbers_changed

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from counterlens.ball import Ball, parse_radius, show_radius
+from counterlens.ball import Ball, show_radius
 from counterlens.classifier import Classifier
 from counterlens.data import name_of
 from counterlens.errors import InputError
@@ -23,6 +23,7 @@ from counterlens.explanations.counterfactuals.pixel import (
 )
 from counterlens.explanations.figure import Panel
 from counterlens.metrics.intervals.closed_form import mean_interval
+from counterlens.notation import parse_radius
 from counterlens.objectives import margin
 from counterlens.runs import Number, Run, key_part
 from counterlens.search import frozen

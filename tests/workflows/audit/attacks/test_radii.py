@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from counterlens.ball import NORMS, Ball, check_radius
+from counterlens.ball import NORMS, Ball
 from counterlens.errors import InputError
+from counterlens.notation import check_radius
 from counterlens.workflows.audit.attacks.spec import parse_attack
 from counterlens.workflows.audit.run import audit
 from counterlens.workflows.explain.run import explain

@@ -14,12 +14,12 @@ from torch import Tensor
 from counterlens.classifier import Classifier
 from counterlens.data.sets import sample_rows
 from counterlens.images import ImageSet, prepare
+from counterlens.notation import seconds
 from counterlens.progress import doing
 from counterlens.runs import Run, atomic
 from counterlens.search import AttackSettings
 from counterlens.search.ensemble.forecast import in_words
 from counterlens.types import Images
-from counterlens.workflows.audit.attacks.spec import seconds
 from counterlens.workflows.audit.settings import Settings
 
 _CLEAR = "\r\033[K"  # start of the line, and nothing on it
