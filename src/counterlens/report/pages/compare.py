@@ -18,7 +18,7 @@ from counterlens.report.kit.blocks import (
     Tone,
 )
 from counterlens.report.kit.parts import digits, number_cell, number_list, plain_table
-from counterlens.report.pages import families
+from counterlens.report.pages import families, seen
 from counterlens.runs import Number, Run
 from counterlens.runs.keys import meaning, show
 
@@ -33,6 +33,7 @@ TABLES = (
     "group_flips",
     "parity",
     *families.TABLES,
+    *seen.TABLES,
 )
 _BADGES: dict[str, tuple[str, Tone]] = {
     "best": ("best", "good"),
@@ -47,6 +48,7 @@ def sections(run: Run) -> list[Section]:
     summary = run.table("summary")
     out = [
         Section("summary", "Side by side", _summary(run, summary), _lead(run, summary)),
+        *seen.sections(run),
         *families.sections(run),
         Section("paired", "Paired differences", _paired(run.table("paired")), _PAIRED),
         Section("flips", "Flips", _flips(run), _FLIPS),
@@ -130,10 +132,28 @@ def _lead(run: Run, summary: Sequence[Mapping[str, Any]]) -> str:
         return "These runs saw different images, so they are shown but not judged."
     if not failed:
         return "No model has a clear failure."
-    if not clean:
-        return "Every model has a clear failure somewhere."
     verb = "has" if len(clean) == 1 else "have"
-    return f"{', '.join(clean)} {verb} no clear failure; the others fail where marked."
+    good = f"{', '.join(clean)} {verb} no clear failure. " if clean else ""
+    return good + " ".join(_failing(model, summary) for model in models if model in failed)
+
+
+def _failing(model: str, summary: Sequence[Mapping[str, Any]]) -> str:
+    """Where a model fails, in a sentence with its value and the best one."""
+    told = []
+    for row in summary:
+        if row["model"] == model and row["status"] == "fail":
+            best = next(
+                (r for r in summary if r["key"] == row["key"] and r["status"] == "best"), None
+            )
+            against = f" against {_value(best)} of {best['model']}" if best else ""
+            told.append(f"{row['label']} ({_value(row)}{against})")
+    more = f" and {len(told) - 3} more" if len(told) > 3 else ""
+    return f"{model} fails on {'; '.join(told[:3])}{more}."
+
+
+def _value(row: Mapping[str, Any]) -> str:
+    key = str(row["key"])
+    return show(row["value"], meaning(key).unit, digits=digits(key))
 
 
 def _summary(run: Run, rows: Sequence[Mapping[str, Any]]) -> list[Block]:

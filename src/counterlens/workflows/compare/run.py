@@ -32,6 +32,7 @@ from counterlens.workflows.compare.flips import flip_results
 from counterlens.workflows.compare.group_flips import group_flip_results
 from counterlens.workflows.compare.options import CompareOptions
 from counterlens.workflows.compare.parity import parity_results
+from counterlens.workflows.compare.seen import copy_seen, seen_rows
 
 RULE = (
     "A model fails where it is behind the best of the comparison by more than the metric's limit "
@@ -68,6 +69,7 @@ def compare(*runs: str | Path | Run | Result | Sequence[Any], options: CompareOp
                 {"gate": r.gate.text, "value": r.value, "passed": r.passed, "why": r.why}
                 for r in results
             ]
+            tables["seen"] = copy_seen(run, tables["seen"])
             for name, rows in tables.items():
                 run.write_table(name, rows)
         reported.append(run)
@@ -105,6 +107,7 @@ def _compare(
         "failures": [row for row in summary if row["status"] == "fail"],
         "paired": paired,
         "everything": _everything(numbers),
+        "seen": seen_rows(by_name),
     }
     return tables, {
         **_failure_counts(names, summary),
