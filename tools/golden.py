@@ -172,6 +172,10 @@ COMMANDS: dict[str, str] = {
     "sample:cifar10 --confidence 0.4 --per-answer 3 --shortlist 6 --limit 120 {run}",
     "curate-triage": f"counterlens curate triage sample:cifar10 --model {PLAIN} --model {RATIO} "
     "--most 5 --explained 1 --limit 200 {run}",
+    "curate-labels": f"counterlens curate labels sample:cifar10 --model {PLAIN} --limit 300 "
+    "--most 6 --features features --out run",
+    "curate-labels-review": "counterlens curate review curate-labels/run --reviewer ann --json",
+    "curate-relabel": "counterlens curate relabel curate-labels/run --to corrected.csv --json",
     "curate-review": "counterlens curate review curate-adversarial/run --reviewer ann --json",
     "curate-review-second": "counterlens curate review curate-adversarial/run --reviewer bob "
     "--json",
@@ -246,12 +250,15 @@ COMMANDS: dict[str, str] = {
     "refused-option": f"counterlens explain {PLAIN} {PHOTO} --worst 2 {{run}}",
 }
 TYPED = {
+    "curate-labels-review": "r wrong #cat\n" + "a\n" * 5,
     "curate-review": "a\nr blurred #background\n" + "a\n" * 4,
     "curate-review-second": "a\na\nr\n" + "a\n" * 3,
     "curate-review-adjudicate": "a settled\nr\n",
 }
 """What is typed into a command that asks."""
 AFTER = {
+    "curate-labels-review": ("curate-labels",),
+    "curate-relabel": ("curate-labels-review",),
     "curate-review-second": ("curate-review",),
     "curate-review-adjudicate": ("curate-review-second",),
     "curate-review-export": ("curate-review-adjudicate",),

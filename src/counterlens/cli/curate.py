@@ -12,8 +12,10 @@ from counterlens.workflows.curate.options import (
     AdversarialOptions,
     ClassesOptions,
     FreezeOptions,
+    LabelsOptions,
     OodOptions,
     OutdataOptions,
+    RelabelOptions,
     ReviewOptions,
     TriageOptions,
 )
@@ -82,6 +84,27 @@ def triage(pool: PoolSpec, options: TriageOptions) -> None:
 
     result = run_triage(pool, options=options)
     finish(result, as_json=options.json, quiet=options.quiet)
+
+
+@command(curate, LabelsOptions, example="photos/ --model timm:resnet18")
+def labels(
+    data: Annotated[str, typer.Argument(metavar="DATA", help="Labelled images, often your own.")],
+    options: LabelsOptions,
+) -> None:
+    """Rank likely label errors of your own images, by folds; then review and relabel."""
+    from counterlens.workflows.curate.labels import labels as run_labels
+
+    result = run_labels(data, options=options)
+    finish(result, as_json=options.json, quiet=options.quiet)
+
+
+@command(curate, RelabelOptions, example="runs/labels --to corrected.csv --root photos")
+def relabel(run: Curation, options: RelabelOptions) -> None:
+    """Write the corrected labels after the review, as a manifest."""
+    from counterlens.workflows.curate.labels import relabel as run_relabel
+
+    facts = run_relabel(run, options=options)
+    print(json.dumps(facts, indent=1, ensure_ascii=False) if options.json else options.to)
 
 
 @command(curate, ReviewOptions, example="runs/mined --reviewer ann")

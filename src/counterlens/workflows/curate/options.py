@@ -284,3 +284,44 @@ class OutdataOptions(Output, Compute):
         unit="N",
         group="Pool",
     )
+
+
+@record
+class LabelsOptions(Output, Compute, Trust):
+    """Options of curate labels."""
+
+    model: str = option(
+        help="The model: its features tell the classes apart.",
+        unit="MODEL",
+        group="Models",
+        scope="objects",
+    )
+    folds: int = option(5, help="Parts that take turns.", unit="N", group="Models")
+    most: int = option(100, help="Length of the queue.", unit="N", group="Models")
+    limit: int | None = option(
+        None, help="Use only this many images of each set.", unit="N", group="Pool"
+    )
+    features: Path | None = option(
+        None,
+        help="Folder of stored features. Default: COUNTERLENS_CACHE or the user's cache.",
+        unit="FOLDER",
+        group="Run",
+        scope="run",
+    )
+
+
+@record
+class RelabelOptions(Printed):
+    """Options of curate relabel."""
+
+    to: Path = option(help="File to write: path, id, label.", unit="FILE.csv", group="Labels")
+    root: Path | None = option(
+        None, help="Folder that the ids are paths in.", unit="FOLDER", group="Labels"
+    )
+    take_answers: bool = option(
+        False,
+        help="A rejected label without a class as a tag becomes the model's answer.",
+        group="Labels",
+    )
+    least: int = option(1, help="At least so many: reviewers of an image.", unit="N",
+                        group="Labels")  # fmt: skip

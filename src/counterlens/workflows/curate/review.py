@@ -48,7 +48,7 @@ def review(run: Path | str | Run | Result, options: ReviewOptions) -> dict[str, 
     state = progress(session.store, ids)
     log = logger(options)
     log(state["summary"])
-    log(f"next: {_next_step(state['outcomes'], folder)}")
+    log(f"next: {_next_step(state['outcomes'], opened)}")
     return state
 
 
@@ -93,7 +93,8 @@ def _act(session: _Session, options: ReviewOptions) -> None:
         _ask_all(session, sys.stdin)
 
 
-def _next_step(outcomes: Mapping[str, int], run: Path) -> str:
+def _next_step(outcomes: Mapping[str, int], opened: Run) -> str:
+    run = opened.folder
     command = f"counterlens curate review {run} --reviewer NAME"
     if outcomes.get("pending"):
         return f"{command} ({outcomes['pending']} images have no verdict yet)"
@@ -102,6 +103,8 @@ def _next_step(outcomes: Mapping[str, int], run: Path) -> str:
             f"{command} --adjudicate, by somebody who reviewed none of the "
             f"{outcomes['contested']} contested images"
         )
+    if opened.manifest.get("kind") == "labels":
+        return f"counterlens curate relabel {run} --to FILE.csv"
     return f"counterlens curate freeze {run} --out FOLDER"
 
 
