@@ -64,7 +64,7 @@ def make():
     net = timm.create_model("tf_efficientnet_lite0", num_classes=2)
     net.load_state_dict(torch.load({weights!r}, weights_only=True))
     half = (0.5, 0.5, 0.5)
-    fit = Preprocess((128, 128), 128 / 136, "bicubic")
+    fit = Preprocess(({side}, {side}), 128 / 136, "bicubic")
     return Classifier(net, ("cat", "dog"), half, half, preprocess=fit, name={name!r})
 """
 
@@ -110,10 +110,10 @@ def tags(labels: np.ndarray, share: float | None, rng: np.random.Generator) -> n
     return out
 
 
-def biased(folder: Path, weights: Path, images: ImageSet, name: str) -> str:
+def biased(folder: Path, weights: Path, images: ImageSet, name: str, side: int = 128) -> str:
     """A network whose head was fitted on the photographs; its spec."""
     base = load(f"timm:tf_efficientnet_lite0@{weights}", device="cpu")
-    fit, half = Preprocess((128, 128), 128 / 136, "bicubic"), (0.5, 0.5, 0.5)
+    fit, half = Preprocess((side, side), 128 / 136, "bicubic"), (0.5, 0.5, 0.5)
     classifier = Classifier(base.net, base.classes, half, half, preprocess=fit, name="base")
     store = features.Store.open(folder.parent / "features", classifier)
     x = features.compute(classifier, images, store).astype(np.float64)
@@ -130,7 +130,9 @@ def biased(folder: Path, weights: Path, images: ImageSet, name: str) -> str:
     net.load_state_dict(state)
     file = folder / f"{name}.pth"
     torch.save(net.state_dict(), file)
-    (folder / f"{name}.py").write_text(FACTORY.format(weights=str(file.resolve()), name=name))
+    (folder / f"{name}.py").write_text(
+        FACTORY.format(weights=str(file.resolve()), name=name, side=side)
+    )
     return f"{folder / f'{name}.py'}:make"
 
 
@@ -156,7 +158,7 @@ def case(asked: argparse.Namespace, share: float | None, seed: int) -> dict[str,
     model = biased(folder, asked.weights, known, name)
     start = time.perf_counter()
     if asked.spurious:
-        return {"case": name, "features": ranked(model, known if share is None else fix, folder)}
+        return {"case": name, "features": ranked(model, fix, folder, asked.limit)}
     result = repair(
         model, fix=fix, check=check, groups_from="column:tag",
         pairs=f"patch:{folder / 'tag.png'}@{','.join(map(str, BOX))}", remedies=REMEDIES,
@@ -186,10 +188,10 @@ def summary(result: Result) -> dict[str, Any]:
     }
 
 
-def ranked(model: str, images: ImageSet, folder: Path) -> list[dict[str, Any]]:
+def ranked(model: str, images: ImageSet, folder: Path, limit: int) -> list[dict[str, Any]]:
     """What `counterlens neurons spurious` ranks, on images like those the head was fitted on."""
     result = neurons(
-        model, method="spurious", data=images, limit=240, device="cpu",
+        model, method="spurious", data=images, limit=limit, device="cpu",
         out=folder / f"spurious-{int(time.time())}", quiet=True,
     )  # fmt: skip
     keys = ("rank", "name", "outside", "low", "high", "background", "verdict", "n")
@@ -203,6 +205,7 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=Path, required=True)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--spurious", action="store_true")
+    parser.add_argument("--limit", type=int, default=800)
     asked = parser.parse_args()
     kind = "spurious" if asked.spurious else "cases"
     seeds = 1 if asked.spurious else asked.seeds

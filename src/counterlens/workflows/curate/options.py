@@ -287,7 +287,7 @@ class OutdataOptions(Output, Compute):
 
 
 @record
-class LabelsOptions(Output, Compute, Trust):
+class LabelsOptions(Output, Compute, TrustOption):
     """Options of curate labels."""
 
     model: str = option(
