@@ -99,7 +99,7 @@ def labels(
 
 
 @command(curate, RelabelOptions, example="runs/labels --to corrected.csv --root photos")
-def relabel(run: Curation, options: RelabelOptions) -> None:
+def relabel(run: CurationFolder, options: RelabelOptions) -> None:
     """Write the corrected labels after the review, as a manifest."""
     from counterlens.workflows.curate.labels import relabel as run_relabel
 
