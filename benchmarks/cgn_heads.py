@@ -142,7 +142,8 @@ def trained(args: argparse.Namespace, manifest: Path, arm: str, seed: int) -> cl
 def sources_of(args: argparse.Namespace) -> Sources:
     """The test photographs with masks."""
     images = cl.open_set(str(args.things / "test"))
-    run = cl.Run.create(args.out / "test", "cgn compose", {}, resume=(args.out / "test").exists())
+    folder = args.out / f"test-{args.prepare or 'all'}"
+    run = cl.Run.create(folder, "cgn compose", {}, resume=folder.exists())
     masked = open_masked(str(args.things / "masks"), "data", images, SIDE, "cpu")
     return open_sources(run, images, masked, SIDE)[0]
 
@@ -349,7 +350,7 @@ def cue_conflicts(data: Path, classes: tuple[str, ...]) -> tuple[Tensor, Tensor,
     return x, torch.from_numpy(shape[rows]), torch.from_numpy(texture[rows])
 
 
-def pets(data: Path, count: int = 200) -> tuple[Tensor, Tensor, Tensor]:
+def pets(data: Path, count: int = 120) -> tuple[Tensor, Tensor, Tensor]:
     """Test photographs of pets, where the animal is, and which pixels are no border."""
     pack = np.load(data / "photos_pets_test.npz")
     rows = np.random.default_rng(1).permutation(len(pack["labels"]))[:count]

@@ -10,7 +10,7 @@ from counterlens.report.kit.parts import embed, number_list, plain_table
 from counterlens.runs import Run
 from counterlens.runs.keys import show
 
-TABLES = ("gallery", "classifiers", "baselines", "sizes", "attempts", "independence")
+TABLES = ("gallery", "excluded", "classifiers", "baselines", "sizes", "attempts", "independence")
 _NAMES = {
     "original": "Original",
     "gan": "GAN",
@@ -52,7 +52,14 @@ _MAPS = {
 
 def sections(run: Run) -> list[Section]:
     """What the run holds, the answer first."""
-    sections = [_table(run), _sizes(run), _masks(run), _pictures(run), _independence(run)]
+    sections = [
+        _table(run),
+        _sizes(run),
+        _masks(run),
+        _photographs(run),
+        _pictures(run),
+        _independence(run),
+    ]
     return [section for section in sections if section]
 
 
@@ -139,6 +146,24 @@ def _masks(run: Run) -> Section | None:
     blocks += plain_table("every try", rows, drawn=False)
     lead = "Every training of every seed, those that collapsed among them."
     return Section("masks", "Did the masks hold?", blocks, lead)
+
+
+def _photographs(run: Run) -> Section | None:
+    """Masks of photographs, what is doubtful about them, and what was left out."""
+    areas = ("compose.", "natural.")
+    numbers = {key: one for key, one in run.numbers.items() if key.startswith(areas)}
+    if not numbers:
+        return None
+    blocks: list[Block] = [number_list(numbers, caption="Masks and flags")]
+    blocks += plain_table("excluded", run.table("excluded"), drawn=False)
+    lead = (
+        "Flagged images are kept: each carries its flags in the manifest. Examples of every flag "
+        "stand below."
+        if "compose.mask.area" in numbers
+        else "Masks below a tenth, above nine tenths, or with more than half a bit per pixel "
+        "have collapsed: shape and background are no longer apart."
+    )
+    return Section("photographs", "Are the masks any good?", blocks, lead)
 
 
 def _pictures(run: Run) -> Section | None:
