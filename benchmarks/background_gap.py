@@ -157,9 +157,9 @@ def main() -> None:
     asked.work.mkdir(parents=True, exist_ok=True)
     known = read_object(RESULTS) if RESULTS.exists() else {}
     test, fix = pets(asked.test, asked.test_count), pets(asked.data, 2 * asked.fix_count)
-    check = subset(fix, np.arange(len(fix)) % 2 == 1)
-    check = replace(check, extra={"mask": fix.extra["mask"][1::2]}, name="check")
-    fix = replace(subset(fix, np.arange(len(fix)) % 2 == 0), extra={"mask": fix.extra["mask"][::2]})
+    rows, masks = np.arange(len(fix)), fix.extra["mask"]
+    check = replace(subset(fix, rows[1::2]), extra={"mask": masks[1::2]}, name="check")
+    fix = replace(subset(fix, rows[::2]), extra={"mask": masks[::2]})
     other, known["u2netp_iou"] = made_masks(test, asked.u2net, asked.work / "u2netp.npz")
     write_json(RESULTS, known)
     print(known["u2netp_iou"], flush=True)
@@ -170,10 +170,10 @@ def main() -> None:
         here = str(Path(__file__).resolve().parent)
         file.write_text(FACTORY.format(name=name, weights=str(asked.weights.resolve()), here=here))
         spec = f"{file}:make"
-        row: dict[str, Any] = {
-            "true masks": measured(spec, test, asked.work / f"{name}-{stamp}-true"),
-            "u2netp masks": measured(spec, other, asked.work / f"{name}-{stamp}-made"),
-        }
+        row: dict[str, Any] = known.get(name, {})
+        for which, images in (("true masks", test), ("u2netp masks", other)):
+            if which not in row:
+                row[which] = measured(spec, images, asked.work / f"{name}-{stamp}-{which[0]}")
         known[name] = row
         write_json(RESULTS, known)
         mended = cl.repair(

@@ -18,6 +18,7 @@ import numpy as np
 from counterlens import open_set, repair
 from counterlens.data.sets import subset
 from counterlens.runs import read_object, write_json
+from repair_erasure import apart
 
 RESULTS = Path(__file__).parent / "results" / "repair_cifar.json"
 MODEL = "zoo:cifar10-plain-small"
@@ -41,6 +42,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     for name in ("cifar", "data", "work"):
         parser.add_argument(f"--{name}", type=Path, required=True)
+    parser.add_argument("--fix", type=int, default=2400)
+    parser.add_argument("--check", type=int, default=1000)
     parser.add_argument("--only", choices=tuple(CASES))
     asked = parser.parse_args()
     known = read_object(RESULTS) if RESULTS.exists() else {}
@@ -54,12 +57,15 @@ def main() -> None:
             ("characters", "ood32_streetview_chars.npz"),
         )
     }
+    fixed = some(fix, asked.fix)
+    drawn = np.random.default_rng(0).permutation(len(check))[: asked.check]
+    proof = subset(check, np.sort(apart(check, drawn, fixed)))
     for name, options in CASES.items():
         if asked.only not in (None, name):
             continue
         began = time.perf_counter()
         result = repair(
-            MODEL, fix=some(fix, 2400), check=some(check, 1000), groups_from="none",
+            MODEL, fix=fixed, check=proof, groups_from="none",
             ood={key: some(one, 600) for key, one in unknown.items()}, out_data=some(out, 1500),
             remedies=f"recipe:{name}", device="cpu", features=asked.work / "features",
             out=asked.work / f"{name}-{int(time.time())}", **options,

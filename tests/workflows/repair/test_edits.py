@@ -1,6 +1,7 @@
 """Edits against literal pixels: patch, box, background, pairs of a column."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from counterlens.data.sets import array_set
 from counterlens.data.synthetic import backgrounds
 from counterlens.errors import InputError
+from counterlens.images import write_png
 from counterlens.workflows.repair import edits
 from counterlens.workflows.repair.groups import Grouped
 
@@ -122,3 +124,18 @@ def test_versions_of_one_picture_are_pairs_of_one_class() -> None:
 def test_edits_that_cannot_be_are_refused(text: str) -> None:
     with pytest.raises(InputError, match="pairs"):
         edits.parse_pairs(text)
+
+
+def test_versions_made_elsewhere_are_pairs_by_name(tmp_path: Path) -> None:
+    images = array_set("set", np.zeros((4, 8, 8, 3), np.uint8), np.array([0, 0, 1, 1]), ("a", "b"))
+    by = Grouped(images.labels, np.array([0, 1, 0, 1]), ("a", "b"), ("no", "yes"))
+    (tmp_path / "set").mkdir()
+    for row in (1, 2):
+        write_png(tmp_path / f"{images.ids[row]}.png", np.full((8, 8, 3), 40 * row, np.uint8))
+    edit = edits.files_edit(images, np.arange(4), by, tmp_path)
+    assert edit.rows.tolist() == [1, 2] and edit.values.tolist() == [0, 1]
+    assert [int(edit.read(j)[0, 0, 0]) for j in (0, 1)] == [40, 80]
+    with pytest.raises(InputError, match="edited version of none"):
+        edits.files_edit(images, np.array([0, 3]), by, tmp_path)
+    with pytest.raises(InputError, match="expected a folder"):
+        edits.files_edit(images, np.arange(4), by, tmp_path / "nowhere")

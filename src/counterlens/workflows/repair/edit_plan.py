@@ -11,6 +11,7 @@ from counterlens.workflows.repair.edits import (
     background_edit,
     box_edit,
     column_edit,
+    files_edit,
     parse_box,
     parse_pairs,
     patch_edit,
@@ -55,6 +56,8 @@ def _edit(
         return patch_edit(data.fix, rows, data.fix_by, patch, rng)
     if kind == "box":
         return box_edit(data.fix, rows, data.fix_by, parse_box(rest), rng)
+    if kind == "files":
+        return files_edit(data.fix, rows, data.fix_by, user_path(rest))
     if kind == "masks":
         masks = masks_by(rest, opened.specs[0], data.fix)
         return background_edit(data.fix, rows, data.fix_by, masks, rng)

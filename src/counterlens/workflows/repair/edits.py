@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from jaxtyping import Bool
@@ -14,15 +15,15 @@ from counterlens.data.synthetic.backgrounds import (
     resized_to,
 )
 from counterlens.errors import InputError
-from counterlens.images import ImageSet, Pixels
+from counterlens.images import SUFFIXES, ImageSet, Pixels, read
 from counterlens.workflows.repair.groups import Codes, Grouped
 
 Box = tuple[float, float, float, float]
 Read = Callable[[int], Pixels]
-KINDS = ("patch", "box", "masks", "column")
+KINDS = ("patch", "box", "masks", "files", "column")
 FORMS = (
     "patch:FILE@TOP,LEFT,HEIGHT,WIDTH, box:TOP,LEFT,HEIGHT,WIDTH (shares of the picture), "
-    "masks:SPEC or column:NAME"
+    "masks:SPEC, files:FOLDER or column:NAME"
 )
 
 
@@ -279,6 +280,36 @@ def column_edit(rows: Codes, texts: Sequence[str], by: Grouped, images: ImageSet
         return images.read(int(chosen[j]))[:, ::-1].copy()
 
     return Edited(chosen, read, unrelated, by.values[partner])
+
+
+def files_edit(images: ImageSet, rows: Codes, by: Grouped, folder: Path) -> Edited:
+    """Versions made elsewhere, under the names of their pictures; unrelated: the picture mirrored.
+
+    The value of an edited picture is the other one where there are two values, else its own.
+    """
+    if not folder.is_dir():
+        raise InputError(f"pairs name {str(folder)!r}, expected a folder of edited pictures.")
+    files = {
+        str(file.relative_to(folder).with_suffix("")): file
+        for file in sorted(folder.rglob("*"))
+        if file.suffix.lower() in SUFFIXES
+    }
+    names = [str(Path(str(name)).with_suffix("")) for name in images.ids]
+    found = np.array([row for row in rows.tolist() if names[row] in files], dtype=np.int64)
+    if not len(found):
+        raise InputError(
+            f"{folder} has an edited version of none of the fix images, expected for example "
+            f"{names[int(rows[0])]}.png."
+        )
+
+    def read_edited(j: int) -> Pixels:
+        return read(files[names[int(found[j])]])
+
+    def unrelated(j: int) -> Pixels:
+        return images.read(int(found[j]))[:, ::-1].copy()
+
+    own = by.values[found]
+    return Edited(found, read_edited, unrelated, 1 - own if len(by.names) == 2 else own)
 
 
 def _with_donor(rows: Codes, donor: Codes) -> tuple[Codes, Codes]:

@@ -34,8 +34,8 @@ class RepairOptions(Output, Compute, TrustOption):
     pairs: str | None = option(
         None,
         help="Edit that changes the shortcut alone: patch:FILE@TOP,LEFT,HEIGHT,WIDTH, "
-        "box:TOP,LEFT,HEIGHT,WIDTH, masks:SPEC, or column:NAME, whose text two versions of an "
-        "image share.",
+        "box:TOP,LEFT,HEIGHT,WIDTH, masks:SPEC, files:FOLDER of edited versions under the names "
+        "of the images, or column:NAME, whose text two versions of an image share.",
         unit="EDIT",
         group=DATA,
     )
