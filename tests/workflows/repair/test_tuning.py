@@ -112,6 +112,7 @@ def test_keys_of_unknown_images_and_attacks_are_in_the_receipt(model: str, tmp_p
     [
         ({"remedies": "recipe:ratio"}, "out-distribution images"),
         ({"remedies": "recipe:adversarial"}, "near.radius"),
+        ({"remedies": "dfr", "attack": "l2:much"}, "not NORM:RADIUS"),
         ({"remedies": "recipe:nonsense"}, "Of repair: plain"),
         ({"remedies": "recipe:plain", "changes": ("epocs=3",)}, "epochs"),
         ({"remedies": "recipe:plain", "want": "ood.grey.auroc"}, "want is"),

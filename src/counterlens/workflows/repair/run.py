@@ -22,6 +22,7 @@ from counterlens.workflows._shared.objects import Objects, headline
 from counterlens.workflows._shared.options import takes
 from counterlens.workflows._shared.result import Result
 from counterlens.workflows._shared.session import facts, logger, running
+from counterlens.workflows.audit.attacks.spec import parse_attack, split_attacks
 from counterlens.workflows.repair import candidates, features, receipt
 from counterlens.workflows.repair.candidates import Candidate
 from counterlens.workflows.repair.data import Data, open_sets
@@ -96,6 +97,9 @@ def repair(model: object, options: RepairOptions) -> Result:
     """
     parse_source(options.groups_from)
     names = remedy_names(options)
+    options = replace(options, attack=split_attacks(options.attack))
+    for text in options.attack:
+        parse_attack(text)
     for name in filter(is_tuning, names):
         tuning(name, options.changes, options.attack, options.out_data)
     objects = Objects(options.device, None, options.seed, options.trust_remote_code)
