@@ -115,7 +115,7 @@ def pets(pack: Path, count: int) -> ImageSet:
     """Some pets whose breed is an ImageNet class, with their masks at hand."""
     from pets_groups import known
 
-    whole = known(pack, None)
+    whole = known(str(pack), None)
     rows = np.sort(np.random.default_rng(0).permutation(len(whole))[:count])
     found = masks_by("own", f"pack:{pack}", whole)
     masks = np.stack([found(int(i)) for i in rows]).astype(np.uint8)
