@@ -88,7 +88,7 @@ def _check(images: ImageSet, options: LabelsOptions) -> None:
     if sizes[small] < options.folds:
         raise InputError(
             f"{images.classes[small]} has {sizes[small]} images, expected at least one for each of "
-            f"the {options.folds} folds: give more images, or fewer folds (--folds)."
+            f"the {options.folds} folds: give more images, or fewer folds=N."
         )
 
 
@@ -185,7 +185,7 @@ def relabel(run: Path | str | Run | Result, options: RelabelOptions) -> dict[str
     if opened.manifest.get("kind") != KIND:
         raise InputError(f"{opened.folder} is no run of counterlens curate labels.")
     if options.to.exists():
-        raise RunExists(f"{options.to} exists. Choose another --to.")
+        raise RunExists(f"{options.to} exists: choose another file, to=FILE.csv.")
     path = store_path(opened.folder)
     if not path.exists():
         raise InputError(
