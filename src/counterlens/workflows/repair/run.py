@@ -16,13 +16,14 @@ from counterlens.metrics.intervals.closed_form import delong
 from counterlens.metrics.intervals.paired import smallest_worst_gain
 from counterlens.models import parts
 from counterlens.models.sources.repaired import save_repaired
+from counterlens.notation import split_attacks
 from counterlens.runs import Number, Run
 from counterlens.workflows._shared.multilabel import single_label
 from counterlens.workflows._shared.objects import Objects, headline
 from counterlens.workflows._shared.options import takes
 from counterlens.workflows._shared.result import Result
 from counterlens.workflows._shared.session import facts, logger, running
-from counterlens.workflows.audit.attacks.spec import parse_attack, split_attacks
+from counterlens.workflows.audit.attacks.spec import parse_attack
 from counterlens.workflows.repair import candidates, features, receipt
 from counterlens.workflows.repair.candidates import Candidate
 from counterlens.workflows.repair.data import Data, open_sets
