@@ -17,7 +17,10 @@ both; frozen trunk with three seeds, trained trunk where --trunk trained is give
 - Grad-CAM of the answered class per head against true masks of pets (the border of the trimaps
   counts as neither), beside maps that know nothing of the image.
 
-Results: results/cgn_heads.json, docs/papers/cgn2021.md.
+Results: results/cgn_heads.json, docs/papers/cgn2021.md: a frozen trunk with one seed (originals
+with two), without Grad-CAM and without the trained trunk, for which there was no time. They were
+computed with NumPy from the features and the heads that this script had stored, by the same
+functions.
 """
 
 import argparse
@@ -77,7 +80,7 @@ def main() -> None:
     if args.seeds == 0:
         return
     rows = {
-        f"{arm}.{seed}": questions.answer(model, cam=seed == 0)
+        f"{arm}-{seed}": questions.answer(model, cam=seed == 0)
         for (arm, seed), model in models.items()
     }
     compared = {}
