@@ -18,9 +18,9 @@ both; frozen trunk with three seeds, trained trunk where --trunk trained is give
   counts as neither), beside maps that know nothing of the image.
 
 Results: results/cgn_heads.json, docs/papers/cgn2021.md: a frozen trunk with one seed (originals
-with two), without Grad-CAM and without the trained trunk, for which there was no time. They were
-computed with NumPy from the features and the heads that this script had stored, by the same
-functions.
+with two), without the trained trunk, for which there was no time. They were computed from the
+features and the heads that this script had stored, by the same functions; Grad-CAM as the weighted
+sum of the last convolution's maps, which it is where a mean and a linear layer follow.
 """
 
 import argparse
