@@ -27,6 +27,7 @@ from counterlens.workflows._shared.features import features_of
 from counterlens.workflows._shared.figures import save
 from counterlens.workflows._shared.names import named
 from counterlens.workflows._shared.pictures import Given
+from counterlens.workflows.audit.slices import NONE, slices_by_id
 from counterlens.workflows.explain.job import ExplainJob
 from counterlens.workflows.explain.maps import explain_maps
 
@@ -99,8 +100,8 @@ class Audit:
                 "since (their fingerprints differ). Audit it anew, then explain that run."
             )
 
-    def worst(self, count: int) -> list[Given]:
-        """Pictures of the surest mistakes."""
+    def worst(self, count: int, slice_number: int | None = None) -> list[Given]:
+        """Pictures of the surest mistakes, of a confirmed slice where its number is given."""
         if count < 1:
             raise InputError(f"worst is {count}, expected 1 or more.")
         stored = stored_logits(self.run).get(key_part(name_of(self.data)))
@@ -114,8 +115,21 @@ class Audit:
             raise InputError(
                 f"{self.run.folder} shows no mistakes, so there is nothing to explain."
             )
+        if slice_number is not None:
+            inside = self._of_slice(slice_number)
+            wrong = wrong[[stored.ids[i] in inside for i in wrong.tolist()]]
         order = wrong[sure[wrong].argsort(descending=True, stable=True)][:count]
         return [f"{self.data}#{stored.ids[i]}" for i in order.tolist()]
+
+    def _of_slice(self, number: int) -> set[str]:
+        """The images of a confirmed slice."""
+        own = slices_by_id(str(self.run.folder))
+        found = {i for i, name in own.items() if name.partition(":")[0] == str(number)}
+        if not found:
+            names = sorted(set(own.values()) - {NONE})
+            has = "; ".join(names) if names else "none"
+            raise InputError(f"slice is {number}, and the confirmed slices are: {has}.")
+        return found
 
     def folder(self) -> Path:
         """Where the next explanation goes: inside the audit, beside earlier ones."""

@@ -43,6 +43,13 @@ class ExplainOptions(Output, Resumable, Compute, TrustOption):
         unit="N",
         group=IMAGES,
     )
+    slice_number: int | None = option(
+        None,
+        help="Only mistakes of this confirmed slice of the audit (audit --slices), by its number.",
+        unit="N",
+        flag="--slice",
+        group=IMAGES,
+    )
     train: str | None = option(
         None,
         help="Images among which the nearest to an audit's mistakes are sought. Default: those "

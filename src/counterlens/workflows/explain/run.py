@@ -159,9 +159,12 @@ def _open(model: object, images: object, options: ExplainOptions) -> _Call:
             )
         audit = Audit.open(Path(given), options.train, trust=options.trust_remote_code)
         given = audit.model
-        wanted = audit.worst(WORST if options.worst is None else options.worst)
-    elif options.worst is not None or options.train is not None:
-        raise InputError("worst and train need the folder of an audit in place of the model.")
+        count = WORST if options.worst is None else options.worst
+        wanted = audit.worst(count, options.slice_number)
+    elif any(one is not None for one in (options.worst, options.train, options.slice_number)):
+        raise InputError(
+            "worst, slice and train need the folder of an audit in place of the model."
+        )
     nets = load_all(
         [given, *judges, *robust],
         device=options.device,
