@@ -30,9 +30,7 @@ lock: | $(UV)
 	  --no-emit-index-url --no-emit-find-links --no-header pyproject.toml -o requirements.lock
 
 demo: install
-	$(BIN)/counterlens audit zoo:cifar10-plain-small zoo:cifar10-ratio-small sample:cifar10 \
-	  --calibrate sample:cifar10-calibration --ood noise:uniform --ood noise:smooth --ood sample:textures \
-	  --attack l2:0.5 --attack-version fast --attack-points 24
+	$(BIN)/python tools/demo.py
 
 # one process per core, each with one thread; with one core plain pytest
 WORKERS ?= $(shell $(PYTHON) -c "import os; print(min(8, os.cpu_count() or 1))")

@@ -176,6 +176,14 @@ def hires_cam(
     return (grads * acts).sum(1).relu()
 
 
+def colours(saliency: Float[Tensor, "h w"]) -> Float[Tensor, "3 h w"]:
+    """A map in the colours of viridis: dark where nothing is, yellow where the most is."""
+    from matplotlib import colormaps
+
+    painted = colormaps["viridis"](saliency.cpu().numpy())[..., :3]
+    return torch.from_numpy(painted).permute(2, 0, 1).float()
+
+
 def overlay(x: Images, saliency: Float[Tensor, "b h w"], *, strength: float = 0.6) -> Images:
     """Images with the map laid over them: cold places grey and dim, hot ones in their colours.
 

@@ -138,7 +138,11 @@ class Strip:
 
 @dataclass(frozen=True)
 class Slider:
-    """Two pictures of one size, one drawn over the other up to a line that the reader moves."""
+    """Two pictures of one size, one over the other up to a line that the reader moves.
+
+    Args:
+        fade: the reader moves how strongly it is drawn over the whole, in place of a line.
+    """
 
     kind: ClassVar[str] = "slider"
     title: str
@@ -146,6 +150,7 @@ class Slider:
     after: Picture
     change: Picture | None = None
     facts: Sequence[tuple[str, str]] = ()
+    fade: bool = False
 
 
 @dataclass(frozen=True)

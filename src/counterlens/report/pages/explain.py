@@ -1,9 +1,21 @@
 """Explanations: each picture beside its counterfactuals or maps, in strips and under a slider."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from counterlens.report.kit.blocks import Badge, Block, Gallery, Picture, Section, Slider, Strip
+from counterlens.report.kit.blocks import (
+    Badge,
+    Block,
+    Gallery,
+    Picture,
+    Protocols,
+    Section,
+    Slider,
+    Strip,
+    Text,
+)
+from counterlens.report.kit.explained import headline_row, second_opinion, sentence
 from counterlens.report.kit.parts import anchor, embed, number_matrix, plain_table
 from counterlens.report.pages import edited, features, generated
 from counterlens.runs import Run
@@ -14,7 +26,7 @@ TABLES = (*_OWN, *generated.TABLES, *edited.TABLES, *features.TABLES)
 STRIPS = 24  # the rest is in the table and in the run folder
 WIDE = 16
 _AREAS = ("counterfactual",)
-_HIDDEN = ("original", "image", "difference", "heat", "map", "opinions", "votes")
+_HIDDEN = ("original", "image", "difference", "heat", "coloured", "map", "opinions", "votes")
 _TITLES = {
     "counterfactuals": "What would have to change",
     "maps": "Where the evidence lies",
@@ -22,8 +34,9 @@ _TITLES = {
     "neurons": "What its units react to",
 }
 _LEADS = {
-    "maps": "Colour stays where the evidence for the class is; the line runs around what is at "
-    "least half as strong as the strongest.",
+    "maps": "The slider fades the map over the picture: yellow where the evidence for the class "
+    "is strongest. Below it colour stays where the evidence is; on larger pictures a line runs "
+    "around what is at least half as strong as the strongest.",
     "edits": "The same picture under small edits: the answer and its confidence.",
 }
 
@@ -35,28 +48,32 @@ def sections(run: Run) -> list[Section]:
         rows = run.table(name)
         if not rows:
             continue
-        blocks: list[Block] = []
-        matrix = number_matrix(
-            run.numbers,
-            "counterfactual",
-            caption="How often each budget was enough",
-            subject="Budget",
-        )
-        if name == "counterfactuals" and matrix:
-            blocks += matrix
-        blocks += _units(run, rows) if name == "neurons" else _strips(run, rows)
+        blocks = _units(run, rows) if name == "neurons" else _strips(run, rows)
+        if name == "counterfactuals":
+            blocks += _numbers(run)
         text = [{k: v for k, v in row.items() if k not in _HIDDEN} for row in rows]
         blocks += plain_table("all rows", text, drawn=False, folded=True)
-        parts.append(Section(name, _TITLES[name], blocks, _lead(run, name)))
+        parts.append(Section(name, _TITLES[name], blocks, _lead(name)))
     return parts
 
 
-def _lead(run: Run, name: str) -> str:
-    rule = run.manifest.get("rule")
-    if name == "counterfactuals":
-        text = "Within each budget, the picture of which it is surest that it shows the target."
-        return f"{text} {rule}" if rule else text
+def _lead(name: str) -> str:
     return _LEADS.get(name, "")
+
+
+def _numbers(run: Run) -> list[Block]:
+    """How often each budget was enough, and the rule of the verdicts: behind an expander."""
+    matrix = number_matrix(
+        run.numbers,
+        "counterfactual",
+        caption="How often each budget was enough",
+        subject="Budget",
+    )
+    blocks: list[Block] = []
+    if matrix:
+        blocks += [replace(matrix[0], folded=True), matrix[1]]
+    rule = run.manifest.get("rule")
+    return [*blocks, Protocols([("Verdicts", str(rule))])] if rule else blocks
 
 
 def _strips(run: Run, rows: Sequence[Mapping[str, Any]]) -> list[Block]:
@@ -74,9 +91,15 @@ def _strips(run: Run, rows: Sequence[Mapping[str, Any]]) -> list[Block]:
         text = f"{name}: {first['predicted']} {sure}{known}{f', {model}' if model else ''}"
         towards = f"towards {target}" if "target" in first else target
         place = f"strip-{number}-{len(pictures)}-{anchor(target)}"
-        strips.append(Strip(towards, text, pictures, place))
-        slider = _slider(run, part[-1]) if "after" in first else None
-        strips += [slider] if slider else []
+        strip = Strip(towards, text, pictures, place)
+        if "after" in first:
+            told = headline_row(part)
+            words = Text(f"{sentence(told)}. {second_opinion(told)}.")
+            slider = _slider(run, told)
+            strips += [words, *([slider] if slider else []), strip]
+        else:
+            fading = [_fading(run, row) for row in part if row.get("coloured")]
+            strips += [*(one for one in fading[:1] if one), strip]
     return strips
 
 
@@ -108,6 +131,28 @@ def _slider(run: Run, row: Mapping[str, Any]) -> Slider | None:
         if change
         else None,
         facts,
+    )
+
+
+def _fading(run: Run, row: Mapping[str, Any]) -> Slider | None:
+    """The map in colours, which the reader fades over the picture."""
+    under, over = embed(run, row.get("original")), embed(run, row.get("coloured"))
+    if under is None or over is None:
+        return None
+    target = str(row["target"])
+    facts = [
+        ("Answer", f"{row['predicted']} {show(row.get('confidence'), 'share')}"),
+        ("Evidence for", target),
+        ("Method", str(row["method"])),
+        ("Layer", str(row["layer"])),
+    ]
+    text = "nowhere" if row.get("empty") else "yellow where it is strongest"
+    return Slider(
+        f"{row['id']}: evidence for {target}",
+        Picture(under[0], f"{row['id']} as it is", "the picture", pixelated=under[1]),
+        Picture(over[0], f"Map of the evidence for {target}, {text}", f"evidence for {target}"),
+        facts=facts,
+        fade=True,
     )
 
 

@@ -11,8 +11,8 @@ from counterlens.runs.keys import show, subject_words
 TABLES = ("seen",)
 _LEAD = (
     "The same picture, changed within the same budget until each model is as confident as it gets "
-    "of another class. A model that relies on the object draws the object; one that relies on "
-    "patterns nobody sees changes almost nothing visible, and is as confident."
+    "of another class. A model that relies on what people see draws parts of that class; one that "
+    "relies on other patterns draws noise, and is as confident."
 )
 
 

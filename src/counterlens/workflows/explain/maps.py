@@ -2,7 +2,7 @@
 
 import torch
 
-from counterlens.explanations.cam import METHODS, class_cam, overlay
+from counterlens.explanations.cam import METHODS, class_cam, colours, overlay
 from counterlens.explanations.figure import Panel
 from counterlens.models.parts import cam_layer
 from counterlens.runs import Number, key_part
@@ -40,6 +40,7 @@ def explain_maps(job: ExplainJob, *, figures: str = "figure") -> dict[str, Numbe
                         "layer": place.name,
                         "image": save(job.run, f"{name}.png", overlay(x, seen)[0]),
                         "heat": save(job.run, f"{name}-heat.png", seen),
+                        "coloured": save(job.run, f"{name}-colours.png", colours(seen[0])),
                         "empty": not bool(seen.sum() > 0),
                     }
                 )

@@ -1,0 +1,1 @@
+"""The first hour of a new user, step by step."""
