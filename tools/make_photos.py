@@ -153,7 +153,13 @@ def planned(stage: str, job: Job) -> tuple[int, int]:
 
 
 def plan(stage: str, job: Job) -> dict[str, Any]:
-    """A trial run: its speed before and after the middle, where the work of an update changes."""
+    """A trial run: its speed before and after the middle, where the work of an update changes.
+
+    Where the number of updates is stated there is none.
+    """
+    if stage in job.steps:
+        per_epoch = 1 if stage in GENERATOR else epoch_of(stage, job)
+        return {"steps": int(job.steps[stage]), "per_epoch": per_epoch}
     folder = job.out / "speed" / stage
     trial = [f"per_epoch={TRIAL // 8}"] if stage in GENERATOR else ["judge.every=1000"]
     per_epoch = TRIAL // 8
@@ -166,7 +172,7 @@ def plan(stage: str, job: Job) -> dict[str, Any]:
     half = len(rows) // 2
     best = [max(row["images_per_second"] for row in part) for part in (rows[:half], rows[half:])]
     update = sum(batch / rate for rate in best) / 2
-    steps = job.steps.get(stage) or RESERVE * job.seconds[stage] / update
+    steps = RESERVE * job.seconds[stage] / update
     print(f"{stage}: {1000 * update:.1f} ms an update, {steps:.0f} updates", flush=True)
     return {"steps": max(1, round(steps)), "per_epoch": per_epoch, "seconds_an_update": update}
 

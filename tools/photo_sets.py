@@ -9,11 +9,13 @@ same with _test (packed sets: encoded, offsets, labels, classes). OUT gets
     photos-test.npz                the test photographs of all sources, all classes
     photos-coarse-train.npz        eleven classes: nine things and scenes, dog, cat
     photos-coarse-test-NAME.npz    the test photographs of a source under the same eleven classes
+    photos_out_train.npz           photographs of other things, as they are, if SOURCE has them
 
 Photographs are copied as encoded, in one random order, so that any last part is a random part.
 A photograph keeps its source's name in its id.
 """
 
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -28,6 +30,7 @@ SOURCES = ("imagenette", "imagewoof", "pets")
 DOGS = frozenset({"English springer"})
 """Breeds outside the sets of breeds."""
 KINDS = ("dog", "cat")
+OUTSIDE = "photos_out_train.npz"
 
 
 def kind(source: str, name: str) -> str | None:
@@ -109,6 +112,8 @@ def make(source: Path, out: Path) -> None:
     for file, sets, coarse in plans:
         print(f"{file}.npz: {joined(sets, out / f'{file}.npz', coarse=coarse)} photographs")
     classes = coarse_classes({name: images.classes for name, images in train.items()})
+    if (source / OUTSIDE).is_file() and source.resolve() != out.resolve():
+        shutil.copyfile(source / OUTSIDE, out / OUTSIDE)
     for name, images in test.items():
         path = out / f"photos-coarse-test-{name}.npz"
         print(f"{path.name}: {one_test(images, name, classes, path)} photographs")

@@ -80,6 +80,8 @@ def check_sample(name: str) -> None:
     """Refuse a set that is not shipped."""
     shipped = sorted([*zoo.samples(), *zoo.DRAWN])
     if name not in shipped:
+        if how := zoo.missing(name):
+            raise InputError(f"sample:{name} is not installed; {how}.")
         near = nearest(name, shipped)
         hint = f" (did you mean sample:{near}?)" if near else ""
         known = ", ".join(f"sample:{one}" for one in shipped)

@@ -7,6 +7,8 @@ samples/<name>.npz   packed pictures, samples/<name>.json their card
 generators/<name>/   diffusers folders, card.json beside the weights
 cgns/<name>/         counterfactual generative networks of digits, card.json beside the weights
 pairs/<name>/        image–text pairs, card.json beside the weights: zoo:NAME[#CLASSES]
+
+All but the cards without weights are in wheels of their own, see `distributions`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,13 +17,11 @@ from typing import Any
 
 from counterlens.errors import InputError, nearest
 from counterlens.runs import read_json
+from counterlens.zoo.distributions import missing, roots
 
-_WEIGHTS = Path(__file__).parent / "weights"
 _AUDITS = Path(__file__).parent / "audits"
-_SAMPLES = Path(__file__).parent / "samples"
-_GENERATORS = Path(__file__).parent / "generators"
-_CGNS = Path(__file__).parent / "cgns"
-_PAIRS = Path(__file__).parent / "pairs"
+_WEIGHTS, _SAMPLES, _GENERATORS = "weights", "samples", "generators"
+_CGNS, _PAIRS = "cgns", "pairs"
 DRAWN = {
     "textures": {
         "name": "textures",
@@ -67,7 +67,8 @@ def any_card(spec: str) -> dict[str, Any]:
         return dict(DRAWN[name])
     if scheme == "sample" or (not scheme and name in samples()):
         return sample_card(name)
-    paths = [shelf / name / "card.json" for shelf in (_WEIGHTS, _PAIRS, _GENERATORS, _CGNS)]
+    kinds = (_WEIGHTS, _PAIRS, _GENERATORS, _CGNS)
+    paths = [shelf / name / "card.json" for kind in kinds for shelf in _shelves(kind)]
     for path in (*paths, _AUDITS / f"{name}.json"):
         if path.exists():
             stored: dict[str, Any] = read_json(path)
@@ -116,14 +117,15 @@ def pairs_of_table1() -> list[dict[str, Any]]:
 
 def samples() -> list[str]:
     """Names of the shipped sample sets."""
-    return sorted(path.stem for path in _SAMPLES.glob("*.npz"))
+    return sorted({path.stem for shelf in _shelves(_SAMPLES) for path in shelf.glob("*.npz")})
 
 
 def sample(name: str) -> Path:
     """The packed file of a shipped sample set."""
     if name not in samples():
         raise InputError(_unknown("sample", name, samples()))
-    return _SAMPLES / f"{name}.npz"
+    paths = [shelf / f"{name}.npz" for shelf in _shelves(_SAMPLES)]
+    return next(path for path in paths if path.is_file())
 
 
 def sample_card(name: str) -> dict[str, Any]:
@@ -162,21 +164,30 @@ def pair(name: str) -> Path:
     return _folder(_PAIRS, name, pairs())
 
 
-def _held(shelf: Path) -> list[str]:
+def _shelves(kind: str) -> list[Path]:
+    """Folders that hold things of a kind: of this package and of installed distributions."""
+    return [root / kind for root in roots()]
+
+
+def _held(kind: str) -> list[str]:
     """Names of the folders with a card."""
-    return sorted(path.parent.name for path in shelf.glob("*/card.json"))
+    cards = [path for shelf in _shelves(kind) for path in shelf.glob("*/card.json")]
+    return sorted({path.parent.name for path in cards})
 
 
-def _folder(shelf: Path, name: str, known: list[str]) -> Path:
+def _folder(kind: str, name: str, known: list[str]) -> Path:
     """A folder by its name; otherwise a line that names what there is."""
-    if name not in _held(shelf):
-        raise InputError(_unknown("zoo", name, known))
-    return shelf / name
+    for shelf in _shelves(kind):
+        if (shelf / name / "card.json").is_file():
+            return shelf / name
+    raise InputError(_unknown("zoo", name, known))
 
 
 def _unknown(scheme: str, name: str, known: Sequence[str], also: Sequence[str] = ()) -> str:
     """The line about a name that is not shipped; `also`: what else could have been meant."""
     shipped = ", ".join(f"{scheme}:{k}" for k in known) or "none in this build"
+    if how := missing(name):
+        return f"{scheme}:{name} is not installed; {how}."
     if scheme == "zoo" and name in recorded():
         how = f"counterlens zoo {name} says how to make its weights"
         return f"zoo:{name} is a card without weights: {how}. Shipped: {shipped}."
@@ -196,6 +207,7 @@ __all__ = [
     "folder",
     "generator",
     "generators",
+    "missing",
     "names",
     "pair",
     "pairs",

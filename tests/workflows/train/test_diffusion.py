@@ -140,7 +140,8 @@ def test_views_are_crops_of_the_side_and_their_latents_are_in_half_precision(rng
 
 def test_normalised_channels_leave_reconstructions_and_the_posterior_as_they_were(rng):
     """Of x the pictures, of z the standard score, and KL to the same posterior in new units."""
-    vae = build(Shape(side=16, vae=(8, 8)), ["a cat"], seed=1).vae.double().requires_grad_(False)
+    vae = build(TinyShape(side=16, vae=(8, 8)), ["a cat"], seed=1).vae
+    vae = vae.double().requires_grad_(False)
     x = 2 * torch.rand(6, 3, 16, 16, generator=rng, dtype=torch.float64) - 1
     before = vae.encode(x).latent_dist
     pictures = vae.decode(before.mean).sample

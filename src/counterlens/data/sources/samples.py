@@ -2,7 +2,7 @@
 
 `cifar10`: 1,000 CIFAR-10 test images, the first 100 of each class. `cifar10-calibration`: the
 last 2,000 CIFAR-10 training images, for temperatures. `textures`: patterns drawn by code when
-they are read, at any size (see textures.py).
+they are read, at any size (see textures.py). `pets`: photographs of 37 breeds with masks.
 """
 
 from dataclasses import replace

@@ -24,8 +24,8 @@ def open_generator(spec: str | None, device: torch.device, *, half: bool) -> Lat
         shipped = zoo.generators()
         if not shipped:
             raise InputError(
-                "no generator is shipped in this build. Name a diffusers folder or hub id: "
-                "generator=FOLDER; or train the small one: "
+                "no generator is installed. Install the small one: pip install 'counterlens[zoo]'; "
+                "or name a diffusers folder or hub id: generator=FOLDER; or train the small one: "
                 "python -m counterlens.workflows.train.diffusion (docs/how-to/generators.md)."
             )
         spec = str(zoo.generator(shipped[0]))

@@ -13,6 +13,9 @@ from counterlens.losses.diffusion import Autoencoder
 from counterlens.runs import atomic
 from counterlens.workflows.train.captioned import square_crop
 
+PIXELS = 2**20
+"""Of the images that are encoded at a time."""
+
 
 @torch.no_grad()
 def latents(
@@ -21,7 +24,6 @@ def latents(
     *,
     crops: tuple[int, int] | None = None,
     seed: int = 0,
-    part: int = 512,
 ) -> Float[Tensor, "n v c y x"]:
     """Unscaled latents of all pictures in half precision: of each and of its mirror image.
 
@@ -30,7 +32,7 @@ def latents(
     """
     vae: Any = net.vae
     generator = torch.Generator(pixels.device).manual_seed(seed)
-    parts = []
+    parts, part = [], max(1, PIXELS // (pixels.shape[2] * pixels.shape[3]))
     for some in torch.split(pixels, part):
         if crops:
             views = [square_crop(some, crops[1], generator) for _ in range(crops[0])]

@@ -1,0 +1,1 @@
+"""Sample photographs of counterlens: pets of 37 breeds with masks."""
