@@ -52,6 +52,10 @@ def photo(tmp_path) -> str:
     return str(tmp_path / "photo.png")
 
 
+def mask_of(run):
+    return read(run.folder / "images" / "picture-000-mask.png")[..., 0] >= 128
+
+
 def test_a_unit_is_raised_and_lowered_with_the_thing_kept(colours, generator, photo, tmp_path):
     mask = np.zeros((16, 16), np.uint8)
     mask[:, :8] = 255
@@ -68,6 +72,15 @@ def test_a_unit_is_raised_and_lowered_with_the_thing_kept(colours, generator, ph
         assert row["activation"] == pytest.approx(LOUD * pixels[..., 1].mean(), abs=1e-3)
         original = read(run.folder / row["original"]) / 255
         assert row["start"] == pytest.approx(LOUD * original[..., 1].mean(), abs=1e-3)
+        away = (pixels - original)[mask_of(run)]
+        assert row["inside"] == pytest.approx(np.sqrt(np.square(away).mean()), abs=1e-3)
+        answers = [colours(torch.from_numpy(x).permute(2, 0, 1)[None].float()).argmax().item()
+                   for x in (pixels, original)]  # fmt: skip
+        names = [colours.classes[k] == row["class"] for k in answers]
+        assert [row["class_kept"], row["class_start"]] == names
+        number = run.numbers[f"feature.unit-1.{row['how']}_class_kept"]
+        assert row["class_start"] and number.value == float(names[0]) and number.n == 1
+        assert run.numbers[f"feature.unit-1.{row['how']}_inside"].value == row["inside"]
     assert rows["raised"]["activation"] > rows["lowered"]["activation"] + 0.2
     kept = read(run.folder / "images" / "picture-000-mask.png")[..., 0]
     assert kept[:, 2].min() == 255 and kept[:, -3].max() == 0
@@ -115,7 +128,7 @@ def test_attention_masks_are_those_of_each_image_in_any_company(rng):
         ({}, "no feature came"),
         ({"unit": [0], "mask": "nowhere.png"}, "no mask nowhere.png"),
         ({"unit": [0], "changes": ["speed=3"]}, "expected KEY=VALUE"),
-        ({"npca": ["cat:0"]}, "--data SPEC"),
+        ({"npca": ["cat:0"]}, "data=SPEC"),
     ],
 )
 def test_what_does_not_fit_is_refused(colours, generator, photo, tmp_path, options, words):

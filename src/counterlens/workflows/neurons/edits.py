@@ -40,7 +40,7 @@ from counterlens.generators.diffusion.optimise import COUNTERFACTUAL, Term, begi
 from counterlens.generators.diffusion.recompute import StoredSteps
 from counterlens.images import prepare as prepare_image
 from counterlens.images import read
-from counterlens.metrics.intervals.closed_form import mean_interval
+from counterlens.metrics.intervals.closed_form import mean_interval, wilson
 from counterlens.models.parts import features
 from counterlens.runs import Number, Run
 from counterlens.search import frozen
@@ -191,17 +191,24 @@ def edit_directions(
 
 def measured(
     classifier: Classifier, direction: Direction, x: Images, target: Labels
-) -> tuple[Scores, Probs]:
-    """A direction's value and the confidence in each image's class, of whole images."""
+) -> tuple[Scores, Probs, Labels]:
+    """A direction's value, the confidence in each image's class, and the answer."""
     temperature = temperature_of(classifier)
-    values, sure = [], []
+    values, sure, answers = [], [], []
     with torch.no_grad(), frozen(classifier):
         for part, y in zip(torch.split(x, MOST), torch.split(target, MOST), strict=True):
             small = seen(part.to(classifier.mean.device), classifier.preprocess.size[0])
             values.append(direction.values(features(classifier, small).float()).cpu())
             probs = (classifier(small).float() / temperature).softmax(1).cpu()
             sure.append(probs.gather(1, y[:, None]))
-    return torch.cat(values), torch.cat(sure)
+            answers.append(probs.argmax(1))
+    return torch.cat(values), torch.cat(sure), torch.cat(answers)
+
+
+def changed_inside(x: Images, start: Images, mask: torch.Tensor) -> Scores:
+    """Root mean square change of channel values on the object, per image; 0 without an object."""
+    square = (mask * (x - start).square()).sum((1, 2, 3))
+    return (square / (x.shape[1] * mask.sum((1, 2, 3))).clamp_min(1e-12)).sqrt()
 
 
 def _plan(
@@ -266,7 +273,7 @@ def _measure(
     job: FeatureEditing, direction: Direction, names: Sequence[str]
 ) -> list[dict[str, Any]]:
     """Values and confidences of the files as they lie on disk; the figure."""
-    arms: dict[str, tuple[Images, Scores, Probs]] = {}
+    arms: dict[str, tuple[Images, Scores, Probs, Labels]] = {}
     images = {"start": job.pictures.x}
     for way in WAYS:
         files = [f"images/{_path(job.run, direction, way, name).name}" for name in names]
@@ -277,12 +284,12 @@ def _measure(
     for i, name in enumerate(names):
         line = []
         for way in ("lowered", "start", "raised"):
-            x, values, sure = arms[way]
+            x, values, sure, _ = arms[way]
             line.append(Panel(x[i], f"{way}\n{values[i]:.2f} ({sure[i, 0]:.2f})"))
         mask = reread(job.run, [f"images/{name}-mask.png"])[0]
         grid.append([Panel(mask, "kept"), *line])
         for way in WAYS:
-            rows.append(_row(job, direction, way, i, name, arms))
+            rows.append(_row(job, direction, way, i, name, arms, mask))
     title = f"{job.classifier.name}, {direction.name}: value (confidence in the class)"
     sides = [job.pictures.ids[i][-14:] for i in range(len(names))][:12]
     save_figure(job.run, f"figure-edit-{key(direction)}", grid[:12], sides=sides, title=title)
@@ -291,10 +298,12 @@ def _measure(
 
 def _row(
     job: FeatureEditing, direction: Direction, way: str, i: int, name: str,
-    arms: dict[str, tuple[Images, Scores, Probs]],
+    arms: dict[str, tuple[Images, Scores, Probs, Labels]],
+    mask: torch.Tensor,
 ) -> dict[str, Any]:  # fmt: skip
-    x, values, sure = arms[way]
-    before, begun = arms["start"][1], arms["start"][2]
+    x, values, sure, answers = arms[way]
+    first, before, begun, begun_answers = arms["start"]
+    place = int(job.objects[i])
     small = seen(x[i : i + 1].to(job.classifier.mean.device), job.classifier.preprocess.size[0])
     saliency = feature_saliency(job.classifier, small, direction.weight)
     mapped = overlay(
@@ -303,12 +312,14 @@ def _row(
     file = _path(job.run, direction, way, name).name
     return {
         "kind": direction.kind, "unit": direction.number, "name": direction.name, "how": way,
-        "id": job.pictures.ids[i], "class": job.classifier.classes[int(job.objects[i])],
+        "id": job.pictures.ids[i], "class": job.classifier.classes[place],
         "original": save(job.run, f"{name}.png", job.pictures.x[i]),
         "image": f"images/{file}",
         "map": save(job.run, file.removesuffix(".png") + "-map.png", mapped),
         "activation": values[i].item(), "start": before[i].item(),
         "confidence": sure[i, 0].item(), "confidence_start": begun[i, 0].item(),
+        "inside": changed_inside(x[i : i + 1], first[i : i + 1], mask[None, :1]).item(),
+        "class_kept": int(answers[i]) == place, "class_start": int(begun_answers[i]) == place,
         "votes": [],
     }  # fmt: skip
 
@@ -338,4 +349,22 @@ def _numbers(
             numbers[f"{start}.{metric}"] = Number(
                 float(values.mean()), len(values), low, high, protocol
             )
+    for way in WAYS:
+        numbers |= _kept(start, way, [row for row in rows if row["how"] == way], protocol)
+    return numbers
+
+
+def _kept(start: str, way: str, rows: Sequence[dict[str, Any]], protocol: str) -> dict[str, Number]:
+    """Was the object kept? By its pixels, and by the answer where that was the class before."""
+    inside = np.array([row["inside"] for row in rows], dtype=np.float64)
+    low, high = mean_interval(inside, (0.0, 1.0)) if len(inside) > 1 else (None, None)
+    words = f"root mean square change of channel values on the object; {protocol}"
+    numbers = {f"{start}.{way}_inside": Number(float(inside.mean()), len(inside), low, high, words)}
+    right = [row["class_kept"] for row in rows if row["class_start"]]
+    words = f"answered with the class still, of pictures so answered before; {protocol}"
+    numbers[f"{start}.{way}_class_kept"] = (
+        Number(sum(right) / len(right), len(right), *wilson(sum(right), len(right)), words)
+        if right
+        else Number.missing("no picture was answered with its class before", words)
+    )
     return numbers
