@@ -22,6 +22,8 @@ import json
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -183,16 +185,34 @@ def unrelated(reference: Classifier, others: Sequence[str]) -> Iterator[tuple[st
         yield f"weights with noise of {0.1 + 0.1 * seed:.1f} of their spread", other
 
 
+class Remembered(nn.Module):
+    """A network that answers the same batch only once: the reference sees the same faults often."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+        self.known: dict[str, Tensor] = {}
+
+    def forward(self, x: Tensor) -> Tensor:
+        key = sha256(x.numpy().tobytes()).hexdigest()
+        if key not in self.known:
+            self.known[key] = self.net(x)
+        return self.known[key]
+
+
 def measure(
     spec: str, pictures: list[np.ndarray], others: Sequence[str]
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """A row per case, and how near float32 and int8 are to torch."""
+    torch.set_num_threads(1)
     reference = load(spec, device="cpu")
     name = spec.rpartition("/")[2]
     x, rows, parity = stack(reference, pictures), [], {}
+    remembered = copy.copy(reference)
+    remembered._modules = {**reference._modules, "net": Remembered(reference.net)}
 
     def row(kind: str, fault: str, classifier: Classifier, words: str) -> None:
-        finding = export(classifier, reference, pictures)
+        finding = export(classifier, remembered, pictures)
         accused = "Export again: it has" in (finding.fix or "")
         if kind == "unrelated":
             named = not accused
@@ -223,7 +243,7 @@ def measure(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--images", type=int, default=64)
+    parser.add_argument("--images", type=int, default=32)
     parser.add_argument("--photographs", nargs=2, type=Path, metavar=("DATA", "WEIGHTS"))
     given = parser.parse_args()
     small = open_set("sample:cifar10", limit=given.images, seed=1)
@@ -237,10 +257,10 @@ def main() -> None:
         jobs.append((PHOTOGRAPHS.format(weights), pictures, others))
     rows: list[dict[str, Any]] = []
     parity: dict[str, Any] = {}
-    for spec, pictures, others in jobs:
-        more, near = measure(spec, pictures, others)
-        rows += more
-        parity |= near
+    with ProcessPoolExecutor(len(jobs)) as pool:
+        for more, near in pool.map(measure, *zip(*jobs, strict=True)):
+            rows += more
+            parity |= near
     seeded = [row for row in rows if row["kind"] not in ("none", "unrelated")]
     groups = {"faults": seeded}
     groups |= {k: [r for r in rows if r["kind"] == k] for k in sorted({r["kind"] for r in rows})}

@@ -97,9 +97,10 @@ class Function(nn.Module):
     def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
         self.function = function
+        self.closed = "a function shows no layers"
         owner = getattr(function, "__self__", None)
         if isinstance(owner, nn.Module):
-            self.owner = owner
+            self.owner, self.closed = owner, ""
 
     def forward(self, x: Tensor) -> Tensor:
         return self.function(x)

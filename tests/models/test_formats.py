@@ -104,10 +104,30 @@ def onnx_int8(at: Path) -> tuple[Classifier, nn.Module]:
     return load(f"onnx:{at / 'int8.onnx'}", device="cpu"), Net()
 
 
+def onnx_int8_dynamic(at: Path) -> tuple[Classifier, nn.Module]:
+    """Scales of the activations are found while the graph runs (ConvInteger, MatMulInteger)."""
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    to_onnx(Net(), at / "n.onnx", batch())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        quantize_dynamic(at / "n.onnx", at / "int8.onnx", weight_type=QuantType.QUInt8)
+    (at / "n.onnx.json").rename(at / "int8.onnx.json")
+    return load(f"onnx:{at / 'int8.onnx'}", device="cpu"), Net()
+
+
 def torchscript(at: Path) -> tuple[Classifier, nn.Module]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.jit.save(torch.jit.trace(Net().eval(), batch()), str(at / "n.pt"))
+    (at / "n.pt.json").write_text(json.dumps({"classes": list(NAMES), "size": SIDE}))
+    return load(f"torchscript:{at / 'n.pt'}", device="cpu"), Net()
+
+
+def torchscript_half(at: Path) -> tuple[Classifier, nn.Module]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.jit.save(torch.jit.trace(Net().eval().half(), batch().half()), str(at / "n.pt"))
     (at / "n.pt.json").write_text(json.dumps({"classes": list(NAMES), "size": SIDE}))
     return load(f"torchscript:{at / 'n.pt'}", device="cpu"), Net()
 
@@ -219,23 +239,40 @@ def http(at: Path) -> tuple[Classifier, nn.Module]:
 
 
 Make = Callable[[Path], tuple[Classifier, nn.Module]]
-# format → how it is made, largest difference of the logits, then the columns of the table
-FORMATS: dict[str, tuple[Make, float, str, str, str, str]] = {
-    "ONNX, float32": (onnx_float32, 1e-4, "gradients", "yes", "yes", "yes"),
-    "ONNX, channels last": (onnx_nhwc, 1e-4, "gradients", "yes", "yes", "yes"),
-    "ONNX, float16": (onnx_float16, 5e-3, "gradients", "yes", "yes", "yes"),
-    "ONNX, uint8 pixels": (onnx_uint8, 5e-3, "black box", "no", "no", "no"),
-    "ONNX, int8 weights": (onnx_int8, 0.05, "black box", "no", "no", "no"),
-    "TorchScript": (torchscript, 1e-5, "gradients", "yes", "no", "no"),
-    "torch.export": (export, 1e-5, "gradients", "yes", "no", "no"),
-    "safetensors + timm name": (timm_safetensors, 1e-5, "gradients", "yes", "yes", "yes"),
-    "Lightning checkpoint + timm name": (lightning, 1e-5, "gradients", "yes", "yes", "yes"),
-    "FILE.py:FACTORY": (factory, 1e-5, "gradients", "yes", "yes", "yes"),
-    "torch function": (torch_function, 1e-5, "gradients", "yes", "no", "no"),
-    "MAITE model": (maite, 1e-4, "black box", "no", "no", "no"),
-    "HTTP, as a function": (http, 1e-5, "black box", "no", "no", "no"),
-}
+STORED = "layers of a stored program cannot be looked into"
+CALLED = "a function shows no layers"
+OBJECT = "an object of the MAITE protocol shows no layers"
+
+
+def lacks(operator: str) -> str:
+    return f"the graph has {operator}, which onnx2torch cannot convert to torch"
+
+
+# format → how it is made, largest difference of the logits, the columns of the table, and why its
+# layers cannot be looked into
+FORMATS: dict[str, tuple[Make, float, str, str, str, str, str]] = {
+    "ONNX, float32": (onnx_float32, 1e-4, "gradients", "yes", "yes", "yes", ""),
+    "ONNX, channels last": (onnx_nhwc, 1e-4, "gradients", "yes", "yes", "yes", ""),
+    "ONNX, float16": (onnx_float16, 5e-3, "gradients", "yes", "yes", "yes", ""),
+    "ONNX, uint8 pixels": (onnx_uint8, 5e-3, "gradients", "yes", "yes", "yes", ""),
+    "ONNX, int8 by calibration": (
+        onnx_int8, 0.05, "black box", "no", "no", "no", lacks("DequantizeLinear")
+    ),
+    "ONNX, int8 while it runs": (
+        onnx_int8_dynamic, 0.05, "black box", "no", "no", "no", lacks("DynamicQuantizeLinear")
+    ),
+    "TorchScript": (torchscript, 1e-5, "gradients", "yes", "no", "no", STORED),
+    "TorchScript, half precision": (torchscript_half, 5e-3, "gradients", "yes", "no", "no", STORED),
+    "torch.export": (export, 1e-5, "gradients", "yes", "no", "no", STORED),
+    "safetensors + timm name": (timm_safetensors, 1e-5, "gradients", "yes", "yes", "yes", ""),
+    "Lightning checkpoint + timm name": (lightning, 1e-5, "gradients", "yes", "yes", "yes", ""),
+    "FILE.py:FACTORY": (factory, 1e-5, "gradients", "yes", "yes", "yes", ""),
+    "torch function": (torch_function, 1e-5, "gradients", "yes", "no", "no", CALLED),
+    "MAITE model": (maite, 1e-4, "black box", "no", "no", "no", OBJECT),
+    "HTTP, as a function": (http, 1e-5, "black box", "no", "no", "no", CALLED),
+}  # fmt: skip
 COLUMNS = ("predict", "attack", "explain in pixels", "CAM", "features")
+REFUSED = "why no CAM and no features"
 
 
 @pytest.fixture(scope="module", params=list(FORMATS))
@@ -281,12 +318,14 @@ def test_attacks_have_gradients_or_say_that_they_have_none(opened) -> None:
     assert (raised.scores >= -margin(classifier, y)(x) - 1e-6).all()
 
 
-@pytest.mark.parametrize("make", [onnx_int8, onnx_uint8, maite], ids=lambda make: make.__name__)
+@pytest.mark.parametrize(
+    "make", [onnx_int8, onnx_int8_dynamic, maite], ids=lambda make: make.__name__
+)
 def test_a_black_box_is_attacked_by_square_alone(make: Make, tmp_path: Path) -> None:
     if make is not maite:
         pytest.importorskip("onnx2torch", reason="needs counterlens[onnx]")
     classifier, _ = make(tmp_path)
-    x = pixels(classifier)
+    x = pixels(classifier, 2)
     y = classifier(x).argmax(1)
     found = cl.robust(classifier, x, y, Ball("linf", 0.2), version="fast")
     assert found.trust.verdict == "do not quote"
@@ -294,7 +333,7 @@ def test_a_black_box_is_attacked_by_square_alone(make: Make, tmp_path: Path) -> 
 
 def test_layers_can_be_looked_into_or_not_and_the_doctor_says_so(opened) -> None:
     name, classifier, net = opened
-    *_, pixel, cam, inside = FORMATS[name]
+    *_, pixel, cam, inside, why = FORMATS[name]
     x = pixels(classifier, 2)
     can = {"CAM": cam, "features": inside}
     for what, work in (("CAM", lambda: cam_layer(classifier)),
@@ -302,7 +341,7 @@ def test_layers_can_be_looked_into_or_not_and_the_doctor_says_so(opened) -> None
         if can[what] == "yes":
             work()
         else:
-            with pytest.raises((InputError, RuntimeError)):
+            with pytest.raises(InputError, match=re.escape(f"{why}. Give the network itself")):
                 work()
     if inside == "yes" and isinstance(net, Net):
         expected = net.body(x).mean((2, 3))
@@ -315,15 +354,28 @@ def test_layers_can_be_looked_into_or_not_and_the_doctor_says_so(opened) -> None
     assert f"CAM: {cam}" in told
 
 
+def test_counterfactuals_in_pixels_are_made_or_refused_in_one_line(opened, tmp_path: Path) -> None:
+    name, classifier, _ = opened
+    picture = (pixels(classifier)[0].permute(1, 2, 0) * 255).round().byte().numpy()
+    wanted = 1 - int(classifier(pixels(classifier)[:1]).argmax()) % 2
+    keywords = {"steps": 1, "quiet": True, "out": tmp_path / "run"}
+    if FORMATS[name][3] == "yes":
+        made = cl.explain(classifier, picture, target=wanted, **keywords)
+        assert made.images("counterfactuals") or made.images()
+        return
+    with pytest.raises(InputError, match="no gradient of the model reaches the pixels"):
+        cl.explain(classifier, picture, target=wanted, **keywords)
+
+
 def test_the_page_has_this_table() -> None:
     text = PAGE.read_text(encoding="utf-8")
-    head = f"| format | {' | '.join(COLUMNS)} |"
+    head = f"| format | {' | '.join((*COLUMNS, REFUSED))} |"
     assert head in text
     rows = re.findall(r"^\| ([^|]+) \| (.+) \|$", text.split(head)[1].split("\n\n")[0], re.M)
     shown = {
         name.strip("` "): tuple(cells.split(" | ")) for name, cells in rows if "---" not in name
     }
-    assert shown == {name: ("yes", *row[2:]) for name, row in FORMATS.items()}
+    assert shown == {name: ("yes", *row[2:6], row[6] or "–") for name, row in FORMATS.items()}
 
 
 def test_nothing_of_a_checkpoint_of_lightning_is_run(tmp_path: Path) -> None:

@@ -71,6 +71,7 @@ def head(classifier: Classifier) -> nn.Linear:
 
 def head_name(net: nn.Module, classes: int) -> str:
     """Dotted name of the last linear layer, or of the 1×1 convolution that serves as one."""
+    _refuse_closed(net, "features")
     names: list[str] = [name for name, layer in net.named_modules() if _outputs(layer) == classes]
     linear: list[str] = [name for name in names if isinstance(net.get_submodule(name), nn.Linear)]
     if not names:
@@ -79,6 +80,18 @@ def head_name(net: nn.Module, classes: int) -> str:
             "in the sense of a last linear layer."
         )
     return (linear or names)[-1]
+
+
+def _refuse_closed(net: nn.Module, what: str) -> None:
+    """Raise where layers cannot be looked into: a module says why in `closed`."""
+    for layer in net.modules():
+        why = getattr(layer, "closed", "")
+        if isinstance(layer, torch.jit.ScriptModule):
+            why = "layers of TorchScript cannot be looked into"
+        if isinstance(why, str) and why:
+            raise InputError(
+                f"the model has no {what}: {why}. Give the network itself: FILE.py:FACTORY."
+            )
 
 
 def features(classifier: Classifier, x: Images) -> Float[Tensor, "b d"]:
@@ -135,6 +148,7 @@ def cam_layer(classifier: Classifier, *, least: int = 1) -> CamLayer:
         least: rows and columns that the grid should have: where the last layer's are fewer, the
             last finer one that all of the network passes through is taken, if there is any.
     """
+    _refuse_closed(classifier.net, "layer for a CAM")
     height, width = classifier.preprocess.size
     x = _probe(classifier)
     outputs: list[tuple[str, nn.Module, Tensor]] = []

@@ -28,6 +28,8 @@ def is_maite(source: object) -> bool:
 class MaiteNet(nn.Module):
     """A model of the MAITE protocol as a module."""
 
+    closed = "an object of the MAITE protocol shows no layers"
+
     def __init__(self, model: Any) -> None:
         super().__init__()
         self.model = model

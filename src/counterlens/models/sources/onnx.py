@@ -2,12 +2,13 @@
 
 The logits are always those of onnxruntime, since that is what ships. Where a gradient is wanted and
 the conversion (onnx2torch) gives the same logits on random images, the gradient is that of the
-conversion at the same point. Where a layer is looked into (features, CAM), the whole answer comes
-from the conversion. A graph that cannot be converted, such as one of int8 weights, has no gradient:
-attacks that need none remain.
+conversion at the same point; the rounding of uint8 inputs has the gradient 1. Where a layer is
+looked into (features, CAM), the whole answer comes from the conversion. A graph that cannot be
+converted, such as one of int8 weights, has no gradient: attacks that need none remain.
 """
 
 import copy
+import re
 import warnings
 from pathlib import Path
 from typing import Any
@@ -36,11 +37,12 @@ OPSET = 17
 """The newest set of operators that onnx2torch knows as a whole."""
 HALF_PARITY = 0.02
 """The same for graphs in half precision, whose own rounding is of this size."""
+_BYTES = "tensor(uint8)"
 _TYPES = {
     "tensor(float)": np.float32,
     "tensor(float16)": np.float16,
     "tensor(double)": np.float64,
-    "tensor(uint8)": np.uint8,
+    _BYTES: np.uint8,
 }
 
 
@@ -54,7 +56,7 @@ def load_onnx(spec: ModelSpec) -> Classifier:
     classifier = wrap(
         net, path, facts, shape=net.shape, card={"source": "onnx", "runtime": "onnxruntime"}
     )
-    if net.kind == "tensor(uint8)" and ("mean" in facts or "std" in facts):
+    if net.kind == _BYTES and ("mean" in facts or "std" in facts):
         raise InputError(
             f"{path} takes uint8 pixels, so it normalises them itself. Leave mean and std out of "
             f"{path.name}.json."
@@ -86,6 +88,7 @@ class OnnxNet(nn.Module):
         axes = (0, 3, 1, 2) if self.last else (0, 1, 2, 3)
         self.shape: InputShape = tuple(sides[i] for i in axes)
         self.converted: nn.Module | None = None
+        self.closed = ""
         self.register_buffer("file_sha256", sha_buffer(path), persistent=True)
 
     def metadata(self) -> dict[str, str]:
@@ -93,8 +96,15 @@ class OnnxNet(nn.Module):
         return dict(self._opened().get_modelmeta().custom_metadata_map)
 
     def attach(self, shape: tuple[int, ...]) -> str:
-        """Convert to torch, compare the logits on random images, and say what came of it."""
+        """Convert to torch, compare the logits on random images, and say what the result is."""
+        why = self._attached(shape)
+        self.closed = "" if self.converted is not None else why
+        return why if self.converted is not None else f"none: {why}"
+
+    def _attached(self, shape: tuple[int, ...]) -> str:
         x = torch.rand((4, *shape), generator=torch.Generator().manual_seed(0))
+        if self.kind == _BYTES:
+            x = (x * 255).round() / 255
         half = self.kind == "tensor(float16)"
         limit = HALF_PARITY if half else PARITY
         try:
@@ -107,13 +117,16 @@ class OnnxNet(nn.Module):
             gap = float((truth - ours).abs().max() / truth.std().clamp(min=1e-6))
         except MissingExtra as error:
             self.converted = None
-            return f"none: {error}"
+            return str(error)
         except Exception as error:  # onnx2torch and the graphs it makes raise almost anything
             self.converted = None
-            return f"none: the graph cannot be converted to torch ({first_line(error, 90)})"
+            operator = re.search(r"operation_type='(\w+)'", str(error))
+            if operator:
+                return f"the graph has {operator[1]}, which onnx2torch cannot convert to torch"
+            return f"the graph cannot be converted to torch ({first_line(error, 90)})"
         if not gap <= limit:  # written so that NaN fails too
             self.converted = None
-            return f"none: the conversion's logits differ by {gap:.2g} of their spread"
+            return f"the conversion's logits differ by {gap:.2g} of their spread"
         return f"by onnx2torch, whose logits differ by at most {gap:.1g} of their spread"
 
     def forward(self, x: Tensor) -> Tensor:
@@ -133,7 +146,7 @@ class OnnxNet(nn.Module):
     def _runtime(self, x: Tensor) -> Tensor:
         images = x.permute(0, 2, 3, 1) if self.last else x
         array = images.cpu().contiguous().numpy()
-        if self.kind == "tensor(uint8)":
+        if self.kind == _BYTES:
             array = (array * 255).round().clip(0, 255)
         out = self._opened().run(None, {self.entry: array.astype(_TYPES[self.kind])})[0]
         return torch.from_numpy(np.array(out, dtype=np.float32)).to(x.device)
@@ -141,6 +154,7 @@ class OnnxNet(nn.Module):
     def _torch(self, x: Tensor) -> Tensor:
         assert self.converted is not None
         images = x.permute(0, 2, 3, 1) if self.last else x
+        images = 255 * images if self.kind == _BYTES else images
         like = next((p for p in self.converted.parameters() if p.is_floating_point()), images)
         return as_logits(self.converted(images.to(like.dtype)))
 

@@ -34,6 +34,8 @@ OPEN: InputShape = (None, None, None, None)
 class Program(nn.Module):
     """A stored program as a module that is always in evaluation mode."""
 
+    closed = "layers of a stored program cannot be looked into"
+
     file_sha256: Tensor
 
     def __init__(self, program: nn.Module, path: Path, batch: int | None) -> None:
