@@ -99,6 +99,13 @@ def test_other_weights_are_not_taken_for_a_fault_of_the_export(reference, pictur
     assert "other weights, or another network" in finding.found
 
 
+def test_another_trained_network_is_not_taken_for_a_quantisation(reference, pictures) -> None:
+    finding = export(load("zoo:cifar10-ratio-small", device="cpu"), reference, pictures)
+    assert finding.status == "warn"
+    assert "other weights" in finding.found
+    assert "quantisation" not in finding.found + finding.fix
+
+
 def test_the_doctor_and_compare_are_asked_by_their_users(tmp_path: Path, reference) -> None:
     swapped = Classifier(
         Baked(reference, lambda x, m, s: (x.flip(1) - m) / s), reference.classes,

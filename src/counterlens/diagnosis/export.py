@@ -2,8 +2,9 @@
 
 The reference is run with each usual fault put in: channels swapped, another mean or std, another
 range of pixels, a clipped input, other preparation of the picture. The fault whose logits come
-much nearer to the export's than the reference's own is named. What none explains is a matter of the
-network inside: rounding and clipped scales of a quantisation, or other weights.
+much nearer to the export's than the reference's own, and follow it from image to image, is named.
+What none explains is a matter of the network inside: rounding, clipped scales where the graph is
+quantised, or other weights.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -87,6 +88,12 @@ def export(
         return Finding(NAME, "fail", message, "medium", "Export the weights that are meant.")
     if gap <= ROUNDED:
         return Finding(NAME, "ok", f"{facts}: rounding.", "medium")
+    if not classifier.card.get("quantised"):
+        message = (
+            f"{facts}; correlation {alike:.2f}, and no usual fault of an export explains it: other "
+            "weights, or a fault that is not among them."
+        )
+        return Finding(NAME, "warn", message, "medium", "Export the weights that are meant.")
     message = f"{facts}; correlation {alike:.2f}: coarse or {CLIPPED}."
     fix = "Calibrate the quantisation on images prepared as here, or keep more bits."
     return Finding(NAME, "warn", message, "medium", fix)

@@ -38,6 +38,7 @@ OPSET = 17
 HALF_PARITY = 0.02
 """The same for graphs in half precision, whose own rounding is of this size."""
 _BYTES = "tensor(uint8)"
+_INTEGER = re.compile(rb"QuantizeLinear|QLinear[A-Z]|ConvInteger|MatMulInteger")
 _TYPES = {
     "tensor(float)": np.float32,
     "tensor(float16)": np.float16,
@@ -61,6 +62,7 @@ def load_onnx(spec: ModelSpec) -> Classifier:
             f"{path} takes uint8 pixels, so it normalises them itself. Leave mean and std out of "
             f"{path.name}.json."
         )
+    classifier.card["quantised"] = net.quantised()
     how = net.attach((classifier.channels, *classifier.preprocess.size))
     classifier.card["gradients"] = how
     return classifier
@@ -94,6 +96,10 @@ class OnnxNet(nn.Module):
     def metadata(self) -> dict[str, str]:
         """The texts that the exporting program wrote into the file."""
         return dict(self._opened().get_modelmeta().custom_metadata_map)
+
+    def quantised(self) -> bool:
+        """Whether the graph computes with integers: its file names the operators as text."""
+        return _INTEGER.search(self.path.read_bytes()) is not None
 
     def attach(self, shape: tuple[int, ...]) -> str:
         """Convert to torch, compare the logits on random images, and say what the result is."""
@@ -215,6 +221,11 @@ def _convert(path: Path) -> nn.Module:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of read-only arrays, inside onnx2torch
         graph = onnx.load(str(path))
+        for node in graph.graph.node:  # torch's exporter sets allowzero, which onnx2torch refuses;
+            if node.op_type == "Reshape":  # it matters to images of no pixels alone
+                kept = [a for a in node.attribute if a.name != "allowzero"]
+                del node.attribute[:]
+                node.attribute.extend(kept)
         try:
             net: nn.Module = onnx2torch.convert(graph)
         except NotImplementedError:  # operators of newer opsets than it knows, in their older form
