@@ -9,10 +9,17 @@ classifier is exported to ONNX by torch, with one fault built into the graph or 
 description, and quantised by onnxruntime where the fault is one of quantisation. The shipped
 pictures of CIFAR-10 are enlarged to 96 pixels, so that another way to resize them matters;
 photographs are as they are. A fault counts as named where `diagnosis.export.export` gives its
-words; an export without a fault counts as passed where it says ok. Float exports are also compared
+words. An export without a fault counts as passed where it says ok; int8 of which more than one
+answer in twenty flips is not without a fault and must be warned of. Float exports are also compared
 with torch (largest difference of logits, of which the bar is 1e-4), int8 exports by the images
 whose answer flips. Unrelated: networks of other weights in place of the export; a false accusation
 is a fault of preparation that is named for one.
+Stored, 32 images, EfficientNet-Lite0 on photographs and three classifiers of CIFAR-10: 77 of 77
+faults named [95.2, 100]; 8 of 8 exports without one passed or rightly warned of (int8 of
+EfficientNet-Lite0 by onnxruntime's defaults flips 11 of 32 answers); 68 of 68 unrelated networks
+not accused [94.7, 100]; float32 within 1.3e-5 of torch. The texts of unrelated networks that
+correlate with the reference were reworded since. A change that leaves the input as it is, such as
+a model's own statistics, is no fault and is skipped (two were taken out of the stored run).
 Not shown: faults in pairs.
 """
 
@@ -144,7 +151,11 @@ def cases(reference: Classifier, pictures: list[np.ndarray], at: Path) -> Iterat
     calibration = stack(reference, pictures)
     int8 = quantised(plain, at / "int8.onnx", calibration)
     yield {"kind": "none", "name": "int8", "file": int8, "words": ""}
+    own_mean, own_std = reference.mean, reference.std
+    x = torch.rand(1, reference.channels, 2, 2)
     for name, (words, change) in GRAPH_FAULTS.items():
+        if torch.allclose(change(x, own_mean, own_std), right(x, own_mean, own_std), atol=1e-3):
+            continue  # these are the model's own statistics
         file = to_onnx(reference, change, at / f"{len(name)}-{abs(hash(name))}.onnx")
         kind = "BGR" if name == "BGR" else "clipped" if "clipped" in name else "mean"
         yield {"kind": kind, "name": name, "file": file, "words": words}
@@ -226,15 +237,17 @@ def measure(
         truth = reference(x)
         for case in cases(reference, pictures, Path(folder)):
             exported = load(f"onnx:{case['file']}", device="cpu")
-            row(case["kind"], case["name"], exported, case["words"])
+            words = case["words"]
             if case["kind"] == "none":
                 z = exported(x)
                 flips = (z.argmax(1) != truth.argmax(1)).nonzero().flatten().tolist()
                 parity[case["name"]] = {
                     "largest": float((z - truth).abs().max()), "images": len(x), "flips": flips,
                 }  # fmt: skip
+                words = "clipped scales of a quantisation" if len(flips) > len(x) / 20 else ""
                 print(f"  largest difference of logits {parity[case['name']]['largest']:.2g}, "
                       f"{len(flips)} flips of {len(x)}: {flips}", flush=True)  # fmt: skip
+            row(case["kind"], case["name"], exported, words)
         for other, classifier in unrelated(reference, others):
             row("unrelated", other, classifier, "")
     return rows, {name: parity}
