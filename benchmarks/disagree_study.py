@@ -37,8 +37,8 @@ from counterlens.generators.diffusion.optimise import DISAGREEMENT
 from counterlens.models import load
 from counterlens.models.parts import head
 from counterlens.runs import Number, Run, read_json, write_json
-from counterlens.workflows._shared.generate import changed
-from counterlens.workflows._shared.generator import open_generator
+from counterlens.workflows._shared.generation.generate import changed
+from counterlens.workflows._shared.generation.generator import open_generator
 from counterlens.workflows.disagree.numbers import numbers
 from counterlens.workflows.disagree.run import disagree, shared_classes
 from counterlens.workflows.disagree.search import DisagreeTask, search

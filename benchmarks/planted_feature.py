@@ -49,7 +49,7 @@ from counterlens.explanations.features.feature_attack import feature_attack
 from counterlens.generators.diffusion import model as latent
 from counterlens.images import tile, write_png
 from counterlens.models.parts import cam_layer
-from counterlens.workflows._shared.generate import changed as with_changes
+from counterlens.workflows._shared.generation.generate import changed as with_changes
 from counterlens.workflows.neurons.data import KnownFeatures
 from counterlens.workflows.neurons.edits import AT_32, EDIT, direction_term
 from counterlens.workflows.neurons.scan import activations

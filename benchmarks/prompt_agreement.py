@@ -45,7 +45,7 @@ from counterlens.models import load
 from counterlens.models.parts import features
 from counterlens.runs import atomic, read_json, write_json
 from counterlens.types import Images, Labels, Preprocess
-from counterlens.workflows._shared.generator import open_generator
+from counterlens.workflows._shared.generation.generator import open_generator
 from counterlens.workflows.train.datasets import decoded
 from counterlens.workflows.train.diffusion_quality import GUIDANCE, STEPS
 

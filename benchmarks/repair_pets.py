@@ -115,7 +115,7 @@ def biased(folder: Path, weights: Path, images: ImageSet, name: str, side: int =
     base = load(f"timm:tf_efficientnet_lite0@{weights}", device="cpu")
     fit, half = Preprocess((side, side), 128 / 136, "bicubic"), (0.5, 0.5, 0.5)
     classifier = Classifier(base.net, base.classes, half, half, preprocess=fit, name="base")
-    store = features.Store.open(folder.parent / "features", classifier)
+    store = features.FeatureStore.open(folder.parent / "features", classifier)
     x = features.compute(classifier, images, store).astype(np.float64)
     scale = Scale.of(x)
     zeros = Head(np.zeros((2, x.shape[1])), np.zeros(2))

@@ -21,7 +21,7 @@ from counterlens.generators.diffusion import model as latent
 from counterlens.generators.diffusion.memory import free_memory
 from counterlens.metrics.intervals.closed_form import mean_interval, newcombe_paired, wilson
 from counterlens.models import load
-from counterlens.workflows._shared.generate import changed
+from counterlens.workflows._shared.generation.generate import changed
 
 
 class Study:

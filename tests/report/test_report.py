@@ -14,7 +14,7 @@ from counterlens.report import render
 from counterlens.report.html import html
 from counterlens.report.kit import plots
 from counterlens.report.kit.svg import Frame, ticks
-from counterlens.report.pages.warnings import worries
+from counterlens.report.pages.warnings import warnings
 from counterlens.runs import Number, Run
 from counterlens.workflows.report import report
 from report_runs import CLASSES, audit_run
@@ -237,10 +237,10 @@ def test_the_model_card_quotes_what_may_be_quoted(audited: Run) -> None:
 
 
 def titles(run: Run) -> list[str]:
-    return [worry.title for worry in worries(run)]
+    return [worry.title for worry in warnings(run)]
 
 
-def test_worries_need_the_whole_interval_beyond_the_limit(tmp_path: Path) -> None:
+def test_warnings_need_the_whole_interval_beyond_the_limit(tmp_path: Path) -> None:
     run = Run.create(tmp_path / "r", "audit", {})
     run.add_numbers({"ood.x.auroc": Number(0.88, 900, 0.85, 0.91, "p")})
     assert titles(run) == []
@@ -273,7 +273,7 @@ def test_a_temperature_that_mends_makes_the_worry_less_grave(tmp_path: Path) -> 
         ],
     )
     run.add_numbers({"calibration.ece": Number(0.1, 900, 0.08, 0.12, "p")})
-    (worry,) = worries(run)
+    (worry,) = warnings(run)
     assert (worry.level, worry.title) == ("act", "Its confidence is off: too sure of itself")
     run.add_numbers(
         {
@@ -281,7 +281,7 @@ def test_a_temperature_that_mends_makes_the_worry_less_grave(tmp_path: Path) -> 
             "calibration.temperature": Number(2.5, 100, 2.4, 2.6, "p"),
         }
     )
-    (worry,) = worries(run)
+    (worry,) = warnings(run)
     assert worry.level == "watch"
     assert "2.5" in worry.text
 

@@ -11,7 +11,7 @@ from counterlens.search.ensemble.forecast import work_done
 from counterlens.search.ensemble.stage import AttackMonitor
 from counterlens.search.ensemble.state import initial_state
 from counterlens.search.fast.engine import open_engine
-from counterlens.workflows.audit.attacks.search import _say
+from counterlens.workflows.audit.attacks.search import _progress
 
 PASS = 0.5  # seconds that one forward pass of an image takes by that clock
 
@@ -52,7 +52,7 @@ def facts(elapsed: float, left: tuple[float, float], device: str = "cpu") -> dic
 
 
 def test_a_long_attack_on_a_cpu_says_so_once_and_names_what_is_quicker(capsys):
-    say = _say("attack-l2-0.5")
+    say = _progress("attack-l2-0.5")
     say(facts(1.0, (600.0, 1300.0)))
     assert capsys.readouterr().err == ""
     for elapsed in (4.0, 5.0, 6.0):
@@ -65,5 +65,5 @@ def test_a_long_attack_on_a_cpu_says_so_once_and_names_what_is_quicker(capsys):
 
 @pytest.mark.parametrize("told", [facts(4.0, (2.0, 9.0)), facts(4.0, (600.0, 900.0), "cuda")])
 def test_a_short_attack_or_a_gpu_says_nothing(told, capsys):
-    _say("attack")(told)
+    _progress("attack")(told)
     assert capsys.readouterr().err == ""

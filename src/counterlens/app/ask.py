@@ -23,8 +23,8 @@ from counterlens.app.pieces import model_of, picture, small_picture, spec_of
 from counterlens.app.site import Site, link, show, site
 from counterlens.errors import CounterlensError, InputError
 from counterlens.runs import file_bytes, key_part, new_folder
+from counterlens.workflows._shared.generation.search_options import NORMS
 from counterlens.workflows._shared.options import options_of
-from counterlens.workflows._shared.search_options import NORMS
 from counterlens.workflows.explain.options import METHODS
 
 router = APIRouter()

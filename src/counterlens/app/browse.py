@@ -108,24 +108,19 @@ def of_set(request: Request, run: str, set: str, id: str, side: int = 160) -> Re
 def images(
     request: Request,
     run: str,
-    set: str = "",
-    label: str = "",
-    predicted: str = "",
     low: str = "",
     high: str = "",
-    answer: str = "",
-    group: str = "",
-    slice: str = "",
-    tag: str = "",
     after: int = -1,
 ) -> HTMLResponse:
     """The images of a run, filtered by class, confusion, confidence, group, slice or tag."""
     here = site(request)
     opened = here.folders.run(run)
     listed = rows(opened)
-    wanted = ImageFilter(
-        set, label, predicted, _share(low, 0.0), _share(high, 1.0), answer, group, slice, tag
-    )
+    given: dict[str, Any] = {
+        f.name: request.query_params.get(f.name, "") for f in fields(ImageFilter)
+    }
+    given |= {"low": _share(low, 0.0), "high": _share(high, 1.0)}
+    wanted = ImageFilter(**given)
     some, count, more = page(listed, wanted, after=after)
     query = {f.name: getattr(wanted, f.name) for f in fields(wanted)}
     query |= {"low": low, "high": high}

@@ -27,7 +27,7 @@ from counterlens.types import Images, Labels, Scores
 
 Method = Literal["grad-cam", "hires-cam"]
 METHODS: tuple[Method, ...] = ("grad-cam", "hires-cam")
-Score = Callable[[Images], Scores]
+CamScore = Callable[[Images], Scores]
 LINED = 64  # smallest side on which a line does not hide the picture
 LINE = (1.0, 0.62, 0.1)
 
@@ -81,7 +81,7 @@ def neuron_cam(
 def cam(
     classifier: Classifier,
     x: Images,
-    score: Score,
+    score: CamScore,
     *,
     method: Method = "grad-cam",
     layer: CamLayer | None = None,
@@ -206,7 +206,7 @@ def overlay(x: Images, saliency: Float[Tensor, "b h w"], *, strength: float = 0.
 
 
 def _layer_and_gradient(
-    classifier: Classifier, x: Images, score: Score, place: CamLayer
+    classifier: Classifier, x: Images, score: CamScore, place: CamLayer
 ) -> tuple[Tensor, Tensor]:
     """A layer's output as maps, and the gradient of the scores with respect to it."""
     leaf, values = _cut(classifier, x, score, place)

@@ -65,8 +65,8 @@ class Mixture:
         """The likeliest component of each image by features and label; the answer has no say."""
         x = (features - self.means[labels]) @ self.axes
         joint = _gaussian(x, self.centres, self.variances) + np.log(self.weights)
-        found: _Codes = (joint + np.log(self.labels.T[labels])).argmax(1)
-        return found
+        component: _Codes = (joint + np.log(self.labels.T[labels])).argmax(1)
+        return component
 
 
 def fit_mixture(

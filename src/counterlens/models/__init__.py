@@ -96,8 +96,8 @@ def _open(spec: ModelSpec, *, trust: bool) -> "Classifier":
 def _place(name: str) -> tuple[Path, str | None]:
     """The folder of a checkpoint, inside a run of train where that is named; and a head of it."""
     whole = user_path(name)
-    bare, _, head = name.rpartition("#")
-    folder = whole if whole.is_dir() else user_path(bare)
+    path, _, head = name.rpartition("#")
+    folder = whole if whole.is_dir() else user_path(path)
     inner = folder / "model"
     known = any((folder / card).is_file() for card in ("card.json", "finetuned.json", "heads.json"))
     return (inner if not known and inner.is_dir() else folder), None if whole.is_dir() else head

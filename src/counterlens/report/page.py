@@ -18,7 +18,7 @@ from counterlens.report.pages import repair as repaired
 from counterlens.report.pages import train as trained
 from counterlens.report.pages.audit import page as audit
 from counterlens.report.pages.card import model_card
-from counterlens.report.pages.warnings import RULES, worries
+from counterlens.report.pages.warnings import RULES, warnings
 from counterlens.runs import Run
 from counterlens.runs.keys import model_words
 
@@ -38,7 +38,7 @@ def page(run: Run) -> Page:
     manifest = run.manifest
     command = str(manifest["command"])
     sections, used = _sections(run, command)
-    sections += [s for s in (_further(run, used), _numbers(run), _card(run, command)) if s]
+    sections += [s for s in (_other_tables(run, used), _numbers(run), _card(run, command)) if s]
     sections.append(_manifest(manifest))
     audited = command == "audit"
     tables = run.tables()
@@ -49,7 +49,7 @@ def page(run: Run) -> Page:
         facts=_facts(run, manifest),
         sections=sections,
         tiles=audit.tiles(run.numbers) if command != "compare" else (),
-        worries=worries(run) if audited or "doctor" in tables else None,
+        warnings=warnings(run) if audited or "doctor" in tables else None,
         rules=RULES,
         gates=audit.gate_table(run.table("gates")),
         verdict=_verdict(run),
@@ -141,7 +141,7 @@ def _notices(run: Run) -> list[Badge]:
     return notices
 
 
-def _further(run: Run, used: set[str]) -> Section | None:
+def _other_tables(run: Run, used: set[str]) -> Section | None:
     blocks: list[Block] = []
     for name in run.tables():
         rows = run.table(name)
@@ -154,10 +154,10 @@ def _numbers(run: Run) -> Section | None:
     numbers = run.numbers
     if not numbers:
         return None
-    told = Text("Every number of result.json, by its key. Intervals are 95 %.")
+    lead = Text("Every number of result.json, by its key. Intervals are 95 %.")
     listed = number_list(numbers, caption="All numbers", keys=True)
     many = len(numbers) > _FOLDED  # groups alone can make hundreds
-    return Section("numbers", "All numbers", [told, replace(listed, folded=many, quiet=not many)])
+    return Section("numbers", "All numbers", [lead, replace(listed, folded=many, quiet=not many)])
 
 
 def _card(run: Run, command: str) -> Section | None:

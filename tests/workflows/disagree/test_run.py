@@ -24,8 +24,8 @@ from counterlens.images import ImageSet, read, write_png
 from counterlens.metrics.generation import kid_interval
 from counterlens.scale import map_shards
 from counterlens.types import Preprocess
-from counterlens.workflows._shared import generate as generating
-from counterlens.workflows._shared.generator import open_generator_for
+from counterlens.workflows._shared.generation import generate as generating
+from counterlens.workflows._shared.generation.generator import open_generator_for
 from counterlens.workflows.disagree.numbers import real_numbers, verdict
 from counterlens.workflows.disagree.real import RealAnswers
 from counterlens.workflows.disagree.realism import realism

@@ -10,7 +10,7 @@ from counterlens.errors import InputError
 from counterlens.generators.diffusion import model as latent
 from counterlens.models import load
 from counterlens.types import Preprocess
-from counterlens.workflows._shared.generator import misfit, open_generator_for
+from counterlens.workflows._shared.generation.generator import misfit, open_generator_for
 from counterlens.workflows.disagree.run import disagree
 from counterlens.workflows.explain.run import explain
 from counterlens.workflows.neurons.run import neurons

@@ -5,7 +5,7 @@ from counterlens.explanations.counterfactuals import dvce
 from counterlens.explanations.counterfactuals.pixel import STEPS
 from counterlens.explanations.counterfactuals.uvce import UVCE
 from counterlens.generators.diffusion.optimise import DISAGREEMENT, ChainSettings
-from counterlens.workflows._shared.search_options import NORMS as SEARCH_NORMS
+from counterlens.workflows._shared.generation.search_options import NORMS as SEARCH_NORMS
 from counterlens.workflows.disagree.options import DisagreeOptions
 from counterlens.workflows.explain import options as explain
 from counterlens.workflows.explain.run import EXPLAIN

@@ -58,7 +58,7 @@ def opened(n: int = 80) -> Opened:
 
 
 def passes(model: Classifier, sets: Opened):  # type: ignore[no-untyped-def]
-    store = features.Store.open(None, model)
+    store = features.FeatureStore.open(None, model)
     return lambda which: features.compute(model, sets.sets[which], store)
 
 
@@ -208,14 +208,14 @@ def test_near_copies_leave_the_choosing_half() -> None:
 
 def test_features_are_stored_by_pixels_and_by_the_network_before_the_head(tmp_path: Path) -> None:
     images, model = pictures(20, 6), classifier()
-    store = features.Store.open(tmp_path, model)
+    store = features.FeatureStore.open(tmp_path, model)
     x = features.compute(model, images, store)
     with torch.no_grad():
         planes = np.stack([images.read(i) for i in range(20)]).transpose(0, 3, 1, 2)
         expected = (torch.from_numpy(planes.copy()).float() / 255).mean((2, 3)) - 0.5
     assert np.allclose(x, expected.numpy(), atol=1e-6)
     assert features.backbone_hash(classifier(1.0)) == features.backbone_hash(model)
-    again = features.Store.open(tmp_path, classifier(1.0))
+    again = features.FeatureStore.open(tmp_path, classifier(1.0))
     assert len(again.known) == 20
     assert (features.compute(model, subset(images, [3]), again) == x[3]).all()
     other = Classifier(Means(4.0), CLASSES, mean=0.1, size=16)

@@ -228,7 +228,7 @@ class Page:
     facts: Sequence[tuple[str, str]]
     sections: Sequence[Section]
     tiles: Sequence[Tile] = ()
-    worries: Sequence[Worry] | None = None
+    warnings: Sequence[Worry] | None = None
     rules: Sequence[str] = ()
     gates: Table | None = None
     verdict: Badge | None = None

@@ -45,10 +45,10 @@ RULES = (
 )
 
 
-def worries(run: Run) -> list[Worry]:
+def warnings(run: Run) -> list[Worry]:
     """All that the rules find, what to act on first."""
     numbers = {k: n for k, n in run.numbers.items() if n.value is not None}
-    found = [
+    listed = [
         *_doctor(run.table("doctor")),
         *_gates(run.table("gates")),
         *_guessing(numbers, run.manifest.get("classes")),
@@ -57,19 +57,19 @@ def worries(run: Run) -> list[Worry]:
         *_calibration(numbers, run.table("reliability")),
         *_ood(numbers),
         *_classes(numbers, run.table("per_class")),
-        *groups.worries(run),
+        *groups.warnings(run),
         *_bias(numbers),
         *_few(numbers),
     ]
-    return sorted(found, key=lambda worry: worry.level != "act")
+    return sorted(listed, key=lambda worry: worry.level != "act")
 
 
 def _doctor(rows: Sequence[Mapping[str, Any]]) -> Iterator[Worry]:
     for row in rows:
         if row["status"] in ("fail", "warn"):
             level: Level = "act" if row["status"] == "fail" else "watch"
-            found = str(row["found"]).rstrip(".")
-            text = f"{found[:1].upper()}{found[1:]}. {row.get('fix') or ''}"
+            message = str(row["found"]).rstrip(".")
+            text = f"{message[:1].upper()}{message[1:]}. {row.get('fix') or ''}"
             yield Worry(level, f"Doctor: {row['check']}", text, "doctor")
 
 
@@ -86,7 +86,7 @@ def _guessing(numbers: Mapping[str, Number], classes: object) -> Iterator[Worry]
     top = numbers.get("accuracy.top1")
     if top and isinstance(classes, int) and _high(top) < GUESSES / classes:
         text = (
-            f"{_told('accuracy.top1', top)} of the answers are right; guessing among {classes} "
+            f"{_value('accuracy.top1', top)} of the answers are right; guessing among {classes} "
             f"classes gives {show(1 / classes, 'share')}. See the doctor and the class matching."
         )
         yield Worry("act", "Hardly better than guessing", text, "accuracy")
@@ -111,7 +111,7 @@ def _robust(numbers: Mapping[str, Number]) -> Iterator[Worry]:
         yield Worry(
             "act",
             f"Tiny changes break it ({where})",
-            f"Only {_told(key, number)} of the images stay right when an attacker may move each "
+            f"Only {_value(key, number)} of the images stay right when an attacker may move each "
             f"picture by {where}.",
             "robustness",
         )
@@ -126,11 +126,11 @@ def _calibration(
     before = [row for row in reliability if row.get("when") == "before" and row["n"]]
     lean = sum(row["n"] * (row["confidence"] - row["accuracy"]) for row in before)
     side = "too sure of itself" if lean > 0 else "less sure than it should be"
-    text = f"Stated confidence and accuracy differ by {_told('calibration.ece', raw)}."
+    text = f"Stated confidence and accuracy differ by {_value('calibration.ece', raw)}."
     mended = scaled is not None and _low(scaled) <= ECE_HIGH
     temperature = numbers.get("calibration.temperature")
     if mended and scaled and temperature:
-        left = _told("calibration.ece", scaled)
+        left = _value("calibration.ece", scaled)
         text += f" Dividing its logits by {show(temperature.value)} brings this to {left}."
     title = f"Its confidence is off: {side}"
     yield Worry("watch" if mended else "act", title, text, "confidence")
@@ -148,7 +148,7 @@ def _ood(numbers: Mapping[str, Number]) -> Iterator[Worry]:
         text = f"How well confidence tells them apart (AUROC): {_listed('ood.auroc', unseen)}."
         worst = max((n for n in unseen if n in passed), key=lambda n: _low(passed[n]), default=None)
         if worst is not None:
-            slips = _told("ood.fpr95", passed[worst])
+            slips = _value("ood.fpr95", passed[worst])
             text += f" If it accepts 95 % of its own data, {slips} of {worst} slips through."
         yield Worry("act", f"It does not notice {_names(unseen)}", text, "ood")
     sure = {
@@ -173,7 +173,7 @@ def _names(numbers: Mapping[str, Number]) -> str:
 
 
 def _listed(key: str, numbers: Mapping[str, Number]) -> str:
-    return ", ".join(f"{name} {_told(key, number)}" for name, number in numbers.items())
+    return ", ".join(f"{name} {_value(key, number)}" for name, number in numbers.items())
 
 
 def _classes(numbers: Mapping[str, Number], rows: Sequence[Mapping[str, Any]]) -> Iterator[Worry]:
@@ -197,10 +197,12 @@ def _classes(numbers: Mapping[str, Number], rows: Sequence[Mapping[str, Any]]) -
 def _bias(numbers: Mapping[str, Number]) -> Iterator[Worry]:
     gap, shape = numbers.get("bias.background_gap"), numbers.get("bias.shape")
     if gap and _low(gap) > GAP_HIGH:
-        text = f"Swapping backgrounds costs {_told('bias.background_gap', gap)} of accuracy."
+        text = f"Swapping backgrounds costs {_value('bias.background_gap', gap)} of accuracy."
         yield Worry("act", "It leans on backgrounds", text, "bias")
     if shape and _high(shape) < SHAPE_LOW:
-        text = f"Where shape and texture disagree it follows shape in {_told('bias.shape', shape)}."
+        text = (
+            f"Where shape and texture disagree it follows shape in {_value('bias.shape', shape)}."
+        )
         yield Worry("watch", "It decides by texture", text, "bias")
 
 
@@ -223,6 +225,6 @@ def _high(number: Number) -> float:
     return bound
 
 
-def _told(key: str, number: Number) -> str:
+def _value(key: str, number: Number) -> str:
     unit = meaning(key).unit
     return f"{show_number(number, unit)} {show_interval(number, unit)}".strip()

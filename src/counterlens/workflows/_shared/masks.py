@@ -34,13 +34,13 @@ def masks_by(spec: str, data: str, images: ImageSet) -> ReadMask:
     source = "" if data.partition("=")[2].startswith("object:") else data
     if spec != "own":
         return open_masks(spec, source or images.name, images, border=True)
-    found = own_masks(source or images.name, images, border=True)
-    if found is None:
+    masks = own_masks(source or images.name, images, border=True)
+    if masks is None:
         raise InputError(
             f"{images.name} has no masks of its own: give a folder of masks, key:NAME of a pack, "
             "or salient:FILE.onnx, a network such as U²-Net that makes them."
         )
-    return found[1]
+    return masks[1]
 
 
 def salient_masks(file: str, images: ImageSet) -> ReadMask:

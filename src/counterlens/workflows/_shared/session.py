@@ -107,7 +107,7 @@ def logger(options: Any) -> Log:
     return (lambda line: None) if quiet else _log
 
 
-teller = logger
+log_of = logger
 
 
 def _log(line: str) -> None:

@@ -43,8 +43,8 @@ from counterlens.workflows.audit.settings import Settings
 
 VARIANTS = ("original", "mixed_same", "mixed_rand", "only_fg", "no_fg", "only_bg_t")
 SHOWN, FEWEST = 3, 20
-Hits = Bool[np.ndarray, "n"]
-Rows = Int64[np.ndarray, "n"]
+_Hits = Bool[np.ndarray, "n"]
+_Rows = Int64[np.ndarray, "n"]
 
 
 def open_object_masks(settings: Settings, images: ImageSet) -> ReadMask | None:
@@ -58,7 +58,7 @@ def write_backgrounds(
     images: ImageSet,
     masks: ReadMask | None,
     protocol: Protocol,
-    reported: Rows,
+    reported: _Rows,
     settings: Settings,
 ) -> None:
     """Accuracy on each variant and the background gap, as numbers, table and pictures."""
@@ -78,7 +78,7 @@ def write_backgrounds(
             f"{len(rows)} pictures have a usable mask, a background of their class and one of "
             f"another, expected {FEWEST} or more: check masks={settings.masks}."
         )
-    hits: dict[str, Hits] = {}
+    hits: dict[str, _Hits] = {}
     for variant in VARIANTS:
         doing(f"backgrounds: {variant}")
         part = _set_of(base, masks, reported, rows, donors, variant)
@@ -92,7 +92,7 @@ def write_backgrounds(
     _write(run, hits, np.array([not flag for flag in flags[rows]]), settings)
 
 
-def _write(run: Run, hits: Mapping[str, Hits], clear: Hits, settings: Settings) -> None:
+def _write(run: Run, hits: Mapping[str, _Hits], clear: _Hits, settings: Settings) -> None:
     """Numbers and the table of the report.
 
     Args:
@@ -113,10 +113,10 @@ def _write(run: Run, hits: Mapping[str, Hits], clear: Hits, settings: Settings) 
     protocol = f"accuracy on Mixed-Same less accuracy on Mixed-Rand, Newcombe paired; {text}"
     numbers = {"bias.background_gap": replace(gap, protocol=protocol)}
     numbers |= {f"background.{name}.accuracy": number for name, number in shares.items()}
-    kept = torch.from_numpy(clear)
+    rows = torch.from_numpy(clear)
     if FEWEST <= int(clear.sum()) < len(clear):
         few = ids[: int(clear.sum())]
-        own = background_number(same[kept], other[kept], ids=(few, few))
+        own = background_number(same[rows], other[rows], ids=(few, few))
         numbers["bias.background_gap_clear"] = replace(
             own, protocol=f"{protocol}; only pictures whose mask raises no doubt"
         )
@@ -133,11 +133,11 @@ def _flag_rows(flags: np.ndarray) -> list[dict[str, Any]]:
 def _donors(
     base: ImageSet,
     masks: ReadMask,
-    reported: Rows,
-    labels: Rows,
-    usable: Hits,
+    reported: _Rows,
+    labels: _Rows,
+    usable: _Hits,
     seed: int,
-) -> tuple[dict[str, Rows], Rows]:
+) -> tuple[dict[str, _Rows], _Rows]:
     """For each picture one of its class and one of another to take the background from.
 
     Pictures that lack one of the two are left out: all variants are of the same pictures.
@@ -162,9 +162,9 @@ def _donors(
 def _set_of(
     base: ImageSet,
     masks: ReadMask,
-    reported: Rows,
-    rows: Rows,
-    donors: Mapping[str, Rows],
+    reported: _Rows,
+    rows: _Rows,
+    donors: Mapping[str, _Rows],
     variant: str,
 ) -> ImageSet:
     """The pictures of one variant."""
@@ -172,11 +172,11 @@ def _set_of(
     def background(i: int) -> Pixels:
         mask = masks(int(reported[i]))
         assert mask is not None
-        found = only_background_tiled(base.read(i), mask)
-        assert found is not None
-        return found
+        tiled = only_background_tiled(base.read(i), mask)
+        assert tiled is not None
+        return tiled
 
-    def made(j: int) -> Pixels:
+    def composed(j: int) -> Pixels:
         i = int(rows[j])
         pixels, mask = base.read(i), masks(int(reported[i]))
         assert mask is not None
@@ -192,7 +192,7 @@ def _set_of(
         return mixed(pixels, mask, background(int(donors[variant][j])))
 
     part = subset(base, rows)
-    return replace(part, name=f"background-{variant}", read=made)
+    return replace(part, name=f"background-{variant}", read=composed)
 
 
 def _right(
@@ -200,19 +200,19 @@ def _right(
     classifier: Classifier,
     images: ImageSet,
     protocol: Protocol,
-    labels: Rows,
+    labels: _Rows,
     settings: Settings,
-) -> Hits:
+) -> _Hits:
     """Which are answered right; kept for a resumed run."""
     path = Path(run.path("state", f"{images.name}.npy"))
     if path.exists():
-        kept: Hits = np.load(path)
-        return kept
-    found = predict(
+        stored: _Hits = np.load(path)
+        return stored
+    outputs = predict(
         classifier, images, batch=settings.batch or "auto", workers=0,
         progress=not settings.quiet,
     )  # fmt: skip
-    right: Hits = protocol.logits(found.logits).argmax(1).numpy() == labels
+    right: _Hits = protocol.logits(outputs.logits).argmax(1).numpy() == labels
     with atomic(path) as part, part.open("wb") as file:
         np.save(file, right)
     return right

@@ -28,7 +28,7 @@ from counterlens.runs import Number, Run, atomic, key_part
 from counterlens.workflows.audit.protocol import Protocol, choose
 from counterlens.workflows.audit.settings import Settings
 
-Hits = Bool[np.ndarray, "n"]
+_Hits = Bool[np.ndarray, "n"]
 PUBLISHED = ("cifar10-c", "cifar100-c", "imagenet-c")
 ALEXNET_CLEAN = 0.435
 ALEXNET = {  # mean error over the five severities of ImageNet-C
@@ -94,7 +94,7 @@ def corruption_numbers(
     images: ImageSet,
     protocol: Protocol,
     reported: Int64[np.ndarray, "n"],
-    clean: Hits,
+    clean: _Hits,
     settings: Settings,
 ) -> None:
     """Accuracy of every corruption at every severity, as numbers and as the table of the report.
@@ -106,7 +106,7 @@ def corruption_numbers(
     names = parse_corruptions(settings.corruptions or "")
     severities = parse_severities(settings.severities)
     base = subset(images, reported)
-    hits: dict[str, list[Hits]] = {}
+    hits: dict[str, list[_Hits]] = {}
     rows: list[dict[str, object]] = []
     for name in names:
         for severity in severities:
@@ -141,35 +141,35 @@ def _right(
     name: str,
     severity: int,
     settings: Settings,
-) -> Hits:
+) -> _Hits:
     """Which corrupted images are answered right; kept for a resumed run."""
     path = run.path("state", f"corruption-{name}-{severity}.npy")
     if path.exists():
-        kept: Hits = np.load(path)
-        return kept
+        stored: _Hits = np.load(path)
+        return stored
     called = f"{name}-{severity}"
     if settings.corruption_files:
         opened = _published(settings, name, severity, settings.limit)
         protocol, labels = choose(classifier, opened), None
     else:
         opened, labels = corrupted_set(base, name, severity, name=called), protocol.labels[reported]
-    found = predict(
+    outputs = predict(
         classifier,
         opened,
         batch=settings.batch or "auto",
         workers="auto" if settings.workers is None else settings.workers,
         progress=not settings.quiet,
     )
-    answers = protocol.logits(found.logits).argmax(1).numpy()
+    answers = protocol.logits(outputs.logits).argmax(1).numpy()
     true = protocol.labels if labels is None else labels
-    right: Hits = (answers == true)[true >= 0]
+    right: _Hits = (answers == true)[true >= 0]
     with atomic(Path(path)) as part, part.open("wb") as file:
         np.save(file, right)
     return right
 
 
 def _means(
-    hits: dict[str, list[Hits]], severities: Sequence[int], source: str, seed: int
+    hits: dict[str, list[_Hits]], severities: Sequence[int], source: str, seed: int
 ) -> dict[str, Number]:
     """The mean over severities of each corruption, and over the fifteen where all are there."""
     over = ", ".join(map(str, severities))
@@ -184,7 +184,7 @@ def _means(
     return out
 
 
-def _mean(several: Sequence[Hits], text: str, seed: int) -> Number:
+def _mean(several: Sequence[_Hits], text: str, seed: int) -> Number:
     if len({len(one) for one in several}) > 1:
         return Number.missing("the sets have different numbers of images", text)
     values = np.asarray(np.mean(several, axis=0, dtype=np.float64))
@@ -201,9 +201,9 @@ def _is_imagenet(classifier: Classifier, protocol: Protocol) -> bool:
 
 
 def mce_numbers(
-    hits: dict[str, list[Hits]],
+    hits: dict[str, list[_Hits]],
     severities: Sequence[int],
-    clean: Hits,
+    clean: _Hits,
     source: str,
     settings: Settings,
 ) -> dict[str, Number]:

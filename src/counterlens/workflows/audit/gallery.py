@@ -24,7 +24,7 @@ def mistakes(
     """The wrong answers given with most confidence."""
     wrong = torch.nonzero(~judged.right).flatten()
     order = wrong[judged.score[wrong].argsort(descending=True, stable=True)][:SHOWN]
-    found = [
+    entries = [
         {
             "row": int(rows[i]),
             "label": classes[int(labels[i])],
@@ -33,13 +33,13 @@ def mistakes(
         }
         for i in order.tolist()
     ]
-    add(run, images, "mistakes", found)
+    add(run, images, "mistakes", entries)
 
 
 def surest(run: Run, images: ImageSet, answers: Answers, classes: Sequence[str]) -> None:
     """The unknown images answered with most confidence."""
     order = answers.score.argsort(descending=True, stable=True)[:SHOWN]
-    found = [
+    entries = [
         {
             "row": i,
             "label": None,
@@ -48,13 +48,13 @@ def surest(run: Run, images: ImageSet, answers: Answers, classes: Sequence[str])
         }
         for i in order.tolist()
     ]
-    add(run, images, f"ood:{images.name}", found)
+    add(run, images, f"ood:{images.name}", entries)
 
 
-def add(run: Run, images: ImageSet, group: str, found: Sequence[dict[str, object]]) -> None:
+def add(run: Run, images: ImageSet, group: str, entries: Sequence[dict[str, object]]) -> None:
     """Write pictures of the set and their rows in the gallery; each entry names its `row`."""
     rows = [row for row in run.table("gallery") if row["group"] != group]
-    for number, entry in enumerate(found):
+    for number, entry in enumerate(entries):
         row = int(str(entry.pop("row")))
         pixels = images.read(row)
         height, width = pixels.shape[:2]

@@ -25,7 +25,7 @@ from counterlens.workflows.audit.settings import Settings
 from counterlens.workflows.audit.slices import SPEC as SLICES
 from counterlens.workflows.audit.slices import check_slices, slices_of
 
-Columns = Mapping[str, Sequence[str | None]]
+GroupColumns = Mapping[str, Sequence[str | None]]
 
 
 def group_specs(given: object, objects: Objects) -> tuple[str, ...]:
@@ -107,7 +107,7 @@ def _values(spec: str, settings: Settings, images: ImageSet, objects: Objects) -
     return texts(given, name)
 
 
-def check_values(settings: Settings, columns: Columns) -> None:
+def check_values(settings: Settings, columns: GroupColumns) -> None:
     """Refuse gates on values that a column does not have."""
     for gate in map(parse_gate, settings.require):
         parts = gate.key.split(".")
@@ -131,12 +131,12 @@ class _Measure:
     numbers: list[tuple[Group, Number]]
 
 
-def write_groups(run: Run, columns: Columns, images: ImageSet, half: float) -> None:
+def write_groups(run: Run, columns: GroupColumns, images: ImageSet, half: float) -> None:
     """Measure every group on the logits that the run kept, and write numbers and tables."""
     if not columns:
         return
-    kept = stored_logits(run)
-    inside = next(one for one in kept.values() if one.role == "in")
+    logits = stored_logits(run)
+    inside = next(one for one in logits.values() if one.role == "in")
     place = {name: i for i, name in enumerate(images.ids)}
     rows = [place[name] for name in inside.ids]
     own = {name: [values[i] for i in rows] for name, values in columns.items()}
@@ -159,12 +159,12 @@ def write_groups(run: Run, columns: Columns, images: ImageSet, half: float) -> N
         _measured(
             "overconfidence", groups, lambda g: measure.overconfidence(g, confidence, right, groups)
         ),
-        *_ood(kept, inside, groups, judged.score.numpy()),
+        *_ood(logits, inside, groups, judged.score.numpy()),
         *_robust(run, own, inside, half),
     ]
     gaps = measure.gaps(groups, right)
     run.write_table("groups", _rows(groups, measures, gaps))
-    run.write_table("group_metrics", _further(measures[2:]))
+    run.write_table("group_metrics", _metric_rows(measures[2:]))
     run.add_numbers(_numbers(groups, measures, gaps))
 
 
@@ -173,27 +173,27 @@ def _measured(metric: str, groups: Groups, number: Any) -> _Measure:
 
 
 def _ood(
-    kept: Mapping[str, LogitSet], inside: LogitSet, groups: Groups, score: Values
+    sets: Mapping[str, LogitSet], inside: LogitSet, groups: Groups, score: Values
 ) -> list[_Measure]:
     """How well each group is told apart from each unknown set."""
-    found = []
-    for name, one in kept.items():
+    measures = []
+    for name, one in sets.items():
         if one.role != "ood" or one.logits.shape[1] != inside.logits.shape[1]:
             continue
         logits = torch.from_numpy(np.array(one.logits))
         other = metrics.answers(logits, temperature=one.temperature).score.numpy()
-        found.append(_auroc(f"{name}.auroc", groups, score, other))
-    return found
+        measures.append(_auroc(f"{name}.auroc", groups, score, other))
+    return measures
 
 
 def _auroc(metric: str, groups: Groups, score: Values, other: Values) -> _Measure:
     return _measured(metric, groups, lambda g: measure.auroc(g, score, other, groups))
 
 
-def _robust(run: Run, own: Columns, inside: LogitSet, half: float) -> list[_Measure]:
+def _robust(run: Run, own: GroupColumns, inside: LogitSet, half: float) -> list[_Measure]:
     """Robust accuracy by group, on the images that were attacked."""
     place = {name: i for i, name in enumerate(inside.ids)}
-    found = []
+    measures = []
     for path in sorted((run.folder / "tables").glob("adversarial-*.npz")):
         key = path.stem.removeprefix("adversarial-")
         whole = run.numbers.get(f"robust.{key}.accuracy")
@@ -204,8 +204,8 @@ def _robust(run: Run, own: Columns, inside: LogitSet, half: float) -> list[_Meas
         rows = [place[name] for name in ids]
         attacked = {name: [values[i] for i in rows] for name, values in own.items()}
         groups = measure.grouped(attacked, half=half)
-        found.append(_under_attack(key, groups, robust, whole))
-    return found
+        measures.append(_under_attack(key, groups, robust, whole))
+    return measures
 
 
 def _under_attack(key: str, groups: Groups, robust: MemberFlags, whole: Number) -> _Measure:
@@ -311,7 +311,7 @@ def _by_name(one: _Measure) -> list[tuple[str, Number]]:
     return [(group.name, number) for group, number in one.numbers]
 
 
-def _further(measures: Sequence[_Measure]) -> list[dict[str, Any]]:
+def _metric_rows(measures: Sequence[_Measure]) -> list[dict[str, Any]]:
     """The table `group_metrics`: robust accuracy and AUROC of the judged groups."""
     return [
         {

@@ -33,13 +33,13 @@ def write_heads(
     run, classifier, settings = outputs_of.run, outputs_of.classifier, outputs_of.settings
     if three_heads(classifier) is None:
         return
-    found = predict(
+    predictions = predict(
         EveryHead(classifier), images, batch=settings.batch or "auto",
         workers="auto" if settings.workers is None else settings.workers,
         progress=not settings.quiet, out=run.path("state", "heads.npy"),
     )  # fmt: skip
     rows = torch.from_numpy(reported)
-    logits = torch.as_tensor(found.logits)[rows]
+    logits = torch.as_tensor(predictions.logits)[rows]
     outputs = logits.reshape(len(rows), len(FACTORS), -1).unbind(1)
     every: dict[str, Tensor] = dict(
         zip((*FACTORS, ENSEMBLE), (*outputs, torch.stack(outputs).mean(0)), strict=True)

@@ -9,7 +9,7 @@ from counterlens import metrics
 from counterlens.data import open_set
 from counterlens.errors import InputError
 from counterlens.images import ImageSet
-from counterlens.runs import Number, key_part, store_logits
+from counterlens.runs import Number, Run, key_part, store_logits
 from counterlens.workflows.audit import gallery
 from counterlens.workflows.audit.outputs import Outputs
 from counterlens.workflows.audit.protocol import Inside, Protocol, choose
@@ -59,9 +59,24 @@ def labelled_numbers(
     numbers |= _cues(images, protocol, outputs, reported)
     run.add_numbers(numbers)
 
-    before = metrics.judge(logits, true)
     after = metrics.judge(logits, true, temperature=temperature)
-    stages = {"before": before} | ({"after": after} if fitted else {})
+    _tables(run, logits, true, protocol, after if fitted else None)
+    run.write_table("confidence_hist", metrics.confidence_hist(after.confidence, name=images.name))
+    ids = [images.ids[i] for i in reported.tolist()]
+    store_logits(
+        run, key_part(images.name), logits.numpy(), labels=true.tolist(), ids=ids,
+        temperature=temperature,
+    )  # fmt: skip
+    gallery.mistakes(run, images, reported, after, true, protocol.classes)
+    return Inside(protocol, outputs[reported], true, temperature), reported.numpy()
+
+
+def _tables(
+    run: Run, logits: Tensor, true: Tensor, protocol: Protocol, after: metrics.Judged | None
+) -> None:
+    """Tables by class, confusion, confidence and coverage; `after` a fitted temperature."""
+    before = metrics.judge(logits, true)
+    stages = {"before": before} | ({"after": after} if after else {})
     k = logits.shape[1]
     run.write_table("per_class", metrics.per_class(before, true, protocol.classes))
     run.write_table("confusions", metrics.confusions(before.answer, true, protocol.classes))
@@ -74,14 +89,6 @@ def labelled_numbers(
         ],
     )
     run.write_table("response_rate", metrics.response_rate(before.score, before.right))
-    run.write_table("confidence_hist", metrics.confidence_hist(after.confidence, name=images.name))
-    ids = [images.ids[i] for i in reported.tolist()]
-    store_logits(
-        run, key_part(images.name), logits.numpy(), labels=true.tolist(), ids=ids,
-        temperature=temperature,
-    )  # fmt: skip
-    gallery.mistakes(run, images, reported, after, true, protocol.classes)
-    return Inside(protocol, outputs[reported], true, temperature), reported.numpy()
 
 
 def _cues(

@@ -74,14 +74,14 @@ def multilabel_audit(
         run.write_table("doctor", [asdict(finding) for finding in findings])
         if not settings.anyway:
             diagnosis.refuse_if_failed(findings)
-        found = predict(
+        outputs = predict(
             classifier,
             images,
             batch=settings.batch or "auto",
             workers="auto" if settings.workers is None else settings.workers,
             progress=not settings.quiet,
         )
-        logits = torch.as_tensor(found.logits)
+        logits = torch.as_tensor(outputs.logits)
         run.add_numbers(multilabel_numbers(logits, targets, classifier.classes, seed=settings.seed))
         store_logits(
             run, key_part(images.name), logits.numpy(), labels=[-1] * len(logits),

@@ -55,9 +55,9 @@ def family(
 def attention(net: nn.Module) -> str:
     """Squeeze and excitation (SE), self-attention, both, or none, by the layers there are."""
     kinds = {type(module).__name__ for module in net.modules()}
-    found = ["SE"] if any(_GATES.match(kind) for kind in kinds) else []
-    found += ["self-attention"] if any("Attention" in kind for kind in kinds) else []
-    return " and ".join(found) or "none"
+    kinds_of_attention = ["SE"] if any(_GATES.match(kind) for kind in kinds) else []
+    kinds_of_attention += ["self-attention"] if any("Attention" in kind for kind in kinds) else []
+    return " and ".join(kinds_of_attention) or "none"
 
 
 def training(card: Mapping[str, Any]) -> str:

@@ -23,7 +23,7 @@ from counterlens.metrics import operating
 from counterlens.metrics.intervals.closed_form import BoolArray, Z, mean_interval
 from counterlens.metrics.operating import Point, ScoreArray, Target
 from counterlens.runs import Number, Run, key_part
-from counterlens.workflows.audit.groups import Columns
+from counterlens.workflows.audit.groups import GroupColumns
 from counterlens.workflows.audit.protocol import Inside, Protocol, choose
 from counterlens.workflows.audit.settings import Settings
 from counterlens.workflows.audit.temperature import set_apart
@@ -108,16 +108,16 @@ def _side(logits: Tensor, labels: np.ndarray) -> _Side:
     return _Side(logits.double().softmax(1).numpy(), labels)
 
 
-Outputs = Callable[[ImageSet, str], Tensor]
-Sources = tuple[Outputs, Classifier, Protocol, ImageSet, ImageSet | None]
+_Outputs = Callable[[ImageSet, str], Tensor]
+_Sources = tuple[_Outputs, Classifier, Protocol, ImageSet, ImageSet | None]
 """Outputs of the model, the model, its protocol, the images, and images to calibrate on."""
 
 
 def write_operating(
     run: Run,
-    sources: Sources,
+    sources: _Sources,
     inside: Inside,
-    columns: Columns,
+    columns: GroupColumns,
     settings: Settings,
 ) -> None:
     """Choose each threshold, evaluate it on the reported images, also by group."""
@@ -134,9 +134,9 @@ def write_operating(
             else Point(None, 0, "", "no calibration images: give calibrate=SPEC (--calibrate)")
         )
         score, right = reported.scored(target, classes)
-        found = operating.evaluate(target, point, score, right, z=Z)
-        numbers |= _keyed(target, point, found)
-        rows.append(_row(target, point, found))
+        results = operating.evaluate(target, point, score, right, z=Z)
+        numbers |= _keyed(target, point, results)
+        rows.append(_row(target, point, results))
         group_rows += _by_group(run, target, point, (score, right), columns, settings)
     if settings.costs is not None:
         costs = read_costs(Path(settings.costs), classes)
@@ -147,7 +147,7 @@ def write_operating(
 
 
 def calibration_images(
-    outputs_of: Outputs,
+    outputs_of: _Outputs,
     classifier: Classifier,
     protocol: Protocol,
     images: ImageSet,
@@ -164,22 +164,22 @@ def calibration_images(
     return logits[torch.from_numpy(some)], protocol.labels[some]
 
 
-def _keyed(target: Target, point: Point, found: dict[str, Number]) -> dict[str, Number]:
+def _keyed(target: Target, point: Point, results: dict[str, Number]) -> dict[str, Number]:
     part, t = f"operating.{key_part(target.text)}", point.threshold
     text = f"{target.text} on softmax probability at temperature 1: {point.guarantee}"
     if t is None:
         threshold = Number.missing(point.reason, text, point.n)
     else:
         threshold = Number(t, point.n, t, t, text)
-    return {f"{part}.threshold": threshold, **{f"{part}.{k}": n for k, n in found.items()}}
+    return {f"{part}.threshold": threshold, **{f"{part}.{k}": n for k, n in results.items()}}
 
 
-def _row(target: Target, point: Point, found: dict[str, Number]) -> dict[str, Any]:
+def _row(target: Target, point: Point, results: dict[str, Number]) -> dict[str, Any]:
     row: dict[str, Any] = {
         "target": target.text, "threshold": point.threshold, "calibration": point.n,
         "guarantee": point.guarantee, "reason": point.reason,
     }  # fmt: skip
-    for name, number in found.items():
+    for name, number in results.items():
         row |= {name: number.value, f"{name}_low": number.low, f"{name}_high": number.high}
     return row
 
@@ -189,7 +189,7 @@ def _by_group(
     target: Target,
     point: Point,
     reported: tuple[ScoreArray, BoolArray],
-    columns: Columns,
+    columns: GroupColumns,
     settings: Settings,
 ) -> list[dict[str, Any]]:
     """The same threshold in every judged group of a single column."""
@@ -204,8 +204,8 @@ def _by_group(
         if len(group.column) > 1:
             continue
         inside = group.inside
-        found = operating.evaluate(target, point, score[inside], right[inside], z=groups.z)
-        rows.append({"group": group.name, "n": group.n, **_row(target, point, found)})
+        results = operating.evaluate(target, point, score[inside], right[inside], z=groups.z)
+        rows.append({"group": group.name, "n": group.n, **_row(target, point, results)})
     return rows
 
 

@@ -26,7 +26,7 @@ class Outputs:
         path = self.run.path("state", f"outputs-{role}-{key_part(images.name)}.npy")
         if path.exists():
             return torch.from_numpy(np.load(path))
-        found = predict(
+        outputs = predict(
             self.classifier,
             images,
             batch=self.settings.batch or "auto",
@@ -34,4 +34,4 @@ class Outputs:
             progress=not self.settings.quiet,
             out=path,
         )
-        return torch.as_tensor(found.logits)
+        return torch.as_tensor(outputs.logits)

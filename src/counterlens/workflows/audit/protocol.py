@@ -180,10 +180,10 @@ def restricted(matching: Matching, name: str) -> Matching:
     """Answers count over the matched classes of the data alone, as for a frozen set."""
     own = matching.map.columns
     held = [i for i in matching.position if i >= 0]
-    kept = [
+    indices = [
         row.data_class for row, i in zip(matching.rows, matching.position, strict=True) if i >= 0
     ]
-    map_ = LabelMap(name, tuple(kept), tuple((own[i],) for i in held), "subset")
+    map_ = LabelMap(name, tuple(indices), tuple((own[i],) for i in held), "subset")
     place = iter(range(len(held)))
     position = tuple(next(place) if i >= 0 else -1 for i in matching.position)
     return Matching(matching.rows, map_, position)

@@ -182,7 +182,6 @@ def _audit(settings: Settings, folder: Path, facts: families.FamilyFacts, object
     fit_on = fit_images(settings, classifier, images, held, fitted)
     encoder = slices.open_encoder(settings, classifier)
     masks = open_object_masks(settings, images)
-
     with running("audit", settings, name=name, folder=folder) as run:
         weights = weights_hash(classifier)
         mined = [s for s in (settings.data, *settings.ood) if weights in mined_with(s)]
@@ -192,8 +191,7 @@ def _audit(settings: Settings, folder: Path, facts: families.FamilyFacts, object
             about={**network_facts(classifier), "filter": bool(mined), **facts.get(name, {})},
             matched=protocol.matching.summary(),
             preprocess=asdict(classifier.preprocess),
-            **({"calibration_fingerprint": held.fingerprint} if held else {}),
-            **({"ood_fit_fingerprint": fitted.fingerprint} if fitted else {}),
+            **_fingerprints(calibration=held, ood_fit=fitted),
         )
         run.note(
             model=headline(settings.model, classifier),
@@ -201,10 +199,7 @@ def _audit(settings: Settings, folder: Path, facts: families.FamilyFacts, object
             notes=_notes(classifier, [images, *outside], mined),
         )
         run.write_table("matching", protocol.matching.table())
-        findings = diagnosis.examine(classifier, images, seed=settings.seed)
-        run.write_table("doctor", [asdict(finding) for finding in findings])
-        if not settings.anyway:
-            diagnosis.refuse_if_failed(findings)
+        _examine(run, classifier, images, settings)
         outputs_of = Outputs(run, classifier, settings)
         inside, reported = labelled_numbers(outputs_of, images, protocol, held)
         write_heads(outputs_of, images, protocol, reported)
@@ -220,10 +215,23 @@ def _audit(settings: Settings, folder: Path, facts: families.FamilyFacts, object
         write_backgrounds(run, classifier, images, masks, protocol, reported, settings)
         slices.write_slices(run, encoder, images, protocol.classes, settings)
         groups.write_groups(run, columns, images, settings.group_width)
-        given = (outputs_of, classifier, protocol, images, held)
-        operating.write_operating(run, given, inside, columns, settings)
+        sources = (outputs_of, classifier, protocol, images, held)
+        operating.write_operating(run, sources, inside, columns, settings)
         run.write_table("gates", gate_rows(settings, run.numbers))
     return run
+
+
+def _fingerprints(**sets: ImageSet | None) -> dict[str, str]:
+    """What identifies the sets that were given, by what they are for."""
+    return {f"{use}_fingerprint": one.fingerprint for use, one in sets.items() if one}
+
+
+def _examine(run: Run, classifier: Classifier, images: ImageSet, settings: Settings) -> None:
+    """What the doctor says; a failed check ends the audit, unless it is to go on anyway."""
+    findings = diagnosis.examine(classifier, images, seed=settings.seed)
+    run.write_table("doctor", [asdict(finding) for finding in findings])
+    if not settings.anyway:
+        diagnosis.refuse_if_failed(findings)
 
 
 def _notes(
@@ -274,7 +282,6 @@ def _attacks(
         smaller[norm] = robustness(
             *(run, classifier, images, inside.protocol, reported, text, settings, others),
             smaller.get(norm),
-            quiet=quiet,
         )
     if not (settings.ood_attack or settings.radius_curve):
         return

@@ -126,17 +126,17 @@ def write_slices(
     facts = _facts(images, rows, settings.data, cosines, encoder.phrases)
     measures = {name: values for name, values in facts.items() if name in _WORDS}
     with within("looking for slices"):
-        found, fits = find_slices(
+        slices, fits = find_slices(
             features, inside.labels, answers, measures=measures, seed=settings.seed
         )
-    named = [_name(s, facts, inside.labels, answers, classes) for s in found]
-    both = list(zip(found, named, strict=True))
+    named = [_name(s, facts, inside.labels, answers, classes) for s in slices]
+    both = list(zip(slices, named, strict=True))
     run.write_table("slices", [_row(k, s, name) for k, (s, name) in enumerate(both, 1)])
     run.write_table(
-        "slice_images", _image_rows(inside.ids, found, named, fits, answers == inside.labels)
+        "slice_images", _image_rows(inside.ids, slices, named, fits, answers == inside.labels)
     )
-    run.add_numbers(_numbers(found, named, len(rows)))
-    for k, one in enumerate(found, 1):
+    run.add_numbers(_numbers(slices, named, len(rows)))
+    for k, one in enumerate(slices, 1):
         order = _nearest(features, one.members)
         shown: list[dict[str, object]] = [
             {
@@ -212,21 +212,21 @@ class Name:
 
 
 def _name(
-    found: Slice,
+    one: Slice,
     facts: Mapping[str, Float64[np.ndarray, "n"]],
     labels: np.ndarray,
     answers: np.ndarray,
     classes: Sequence[str],
 ) -> Name:
     """In words: differences are to other images, those of at least 0.8 standard deviations."""
-    inside: BoolArray = found.members
+    inside: BoolArray = one.members
     label, count = Counter(labels[inside].tolist()).most_common(1)[0]
     share = count / int(inside.sum())
     differs = sorted(
         ((name, standardised(values, inside)) for name, values in facts.items()),
         key=lambda pair: -abs(pair[1]),
     )
-    words = [found.rule] if found.rule else []
+    words = [one.rule] if one.rule else []
     words += [_WORDS[n][int(d > 0)] for n, d in differs if n in _WORDS and abs(d) >= _CLEAR][:2]
     words += [n for n, d in differs if n not in _WORDS and d >= _CLEAR][:1]
     wrong = inside & (answers != labels)
@@ -238,22 +238,22 @@ def _name(
     return Name(text, classes[label], share, tuple(differs[:5]))
 
 
-def _row(number: int, found: Slice, name: Name) -> dict[str, Any]:
-    check = found.check
+def _row(number: int, one: Slice, name: Name) -> dict[str, Any]:
+    check = one.check
     return {
         "slice": number,
         "name": name.text,
-        "confirmed": found.confirmed,
-        "images": int(found.members.sum()),
+        "confirmed": one.confirmed,
+        "images": int(one.members.sum()),
         "n": check.n if check else 0,
         "error": check.error if check else None,
         "expected": check.expected if check else None,
         "excess": check.value if check else None,
         "low": check.low if check else None,
         "high": check.high if check else None,
-        "p": found.p,
-        "fit_excess": found.fit.value,
-        "again": found.again,
+        "p": one.p,
+        "fit_excess": one.fit.value,
+        "again": one.again,
         "repeats": REPEATS,
         "class": name.label,
         "class_share": name.share,
@@ -263,14 +263,14 @@ def _row(number: int, found: Slice, name: Name) -> dict[str, Any]:
 
 def _image_rows(
     ids: Sequence[str],
-    found: Sequence[Slice],
+    slices: Sequence[Slice],
     named: Sequence[Name],
     fits: BoolArray,
     right: BoolArray,
 ) -> list[dict[str, Any]]:
     """One row per image; an image in two slices belongs to the first, the clearer one."""
     own = [""] * len(ids)
-    for k, (one, name) in reversed(list(enumerate(zip(found, named, strict=True), 1))):
+    for k, (one, name) in reversed(list(enumerate(zip(slices, named, strict=True), 1))):
         if one.confirmed:
             for i in np.flatnonzero(one.members).tolist():
                 own[i] = f"{k}: {name.text}"
@@ -281,14 +281,14 @@ def _image_rows(
     ]
 
 
-def _numbers(found: Sequence[Slice], named: Sequence[Name], n: int) -> dict[str, Number]:
-    confirmed = float(sum(one.confirmed for one in found))
+def _numbers(slices: Sequence[Slice], named: Sequence[Name], n: int) -> dict[str, Number]:
+    confirmed = float(sum(one.confirmed for one in slices))
     text = (
         f"slices that err more than other images of their classes, of at most {TESTED} picked on "
         "one half and tested on the other; exact test within classes, Holm"
     )
     out = {"slices.confirmed": Number(confirmed, n, confirmed, confirmed, text)}
-    for k, (one, name) in enumerate(zip(found, named, strict=True), 1):
+    for k, (one, name) in enumerate(zip(slices, named, strict=True), 1):
         if one.check is not None:
             text = f"{name.text}: error less that of its classes on the other half; Bonferroni"
             check = one.check

@@ -197,7 +197,7 @@ def compose(data: object, options: CgnComposeOptions) -> Result:
     with running("cgn compose", options, name=images.name, inputs=inputs) as run:
         sources, excluded = open_sources(run, images, masked, options.size)
         giving = backgrounds(sources, options.background)
-        log(_told(images, sources, excluded, giving))
+        log(_summary(images, sources, excluded, giving))
         composer = Composer(sources, options.texture, options.background, inpaint, options.seed)
         picks = plan(
             sources.labels, giving, options.count, mix=options.mix, texture=options.texture,
@@ -243,7 +243,7 @@ def _weights(path: Path) -> Path:
     return path
 
 
-def _told(
+def _summary(
     images: ImageSet, sources: Sources, excluded: Sequence[Any], giving: Int64[np.ndarray, "m"]
 ) -> str:
     flagged = sum(bool(row["flags"]) for row in sources.rows)
@@ -262,15 +262,15 @@ def _write(run: Run, composer: Composer, picks: Picks) -> list[dict[str, Any]]:
         if not state.exists():
             x, front, behind, mask = composer(part, start)
             overlap = colour_overlap(front, behind, mask > 0.5)
-            made = [
+            written = [
                 _row(composer.sources, part, k, start + k, float(overlap[k])) for k in range(len(x))
             ]
-            for image, row in zip(x, made, strict=True):
+            for image, row in zip(x, written, strict=True):
                 path = run.file(row["path"])
                 path.parent.mkdir(exist_ok=True)
                 with atomic(path) as file:
                     file.write_bytes(jpeg_bytes(image.clamp(0, 1), quality=QUALITY))
-            write_text(state, "".join(json_line(row) + "\n" for row in made))
+            write_text(state, "".join(json_line(row) + "\n" for row in written))
         rows += [row for _, row in read_lines(state)]
         doing("composing", len(rows), len(picks.shape))
     return rows

@@ -66,7 +66,7 @@ def open_sources(
     """
     planes, masks = _stored(run, images, masked, size)
     quality = mask_quality(masks.float() / 255)
-    kept, rows, excluded = [], [], []
+    usable, rows, excluded = [], [], []
     for i, name in enumerate(images.ids):
         area, entropy, inner = (
             float(one[i]) for one in (quality.area, quality.entropy, quality.inner)
@@ -76,7 +76,7 @@ def open_sources(
         if reason:
             excluded.append({**facts, "reason": reason})
             continue
-        kept.append(i)
+        usable.append(i)
         rows.append(
             {
                 **facts,
@@ -85,11 +85,11 @@ def open_sources(
                 "flags": mask_flags(area, entropy, inner),
             }
         )
-    _check(kept, excluded)
-    chosen = np.array(kept)
+    _check(usable, excluded)
+    chosen = np.array(usable)
     return Sources(
         planes[chosen], masks[chosen], images.labels[chosen].astype(np.int64),
-        tuple(str(images.ids[i]) for i in kept), images.classes, tuple(rows),
+        tuple(str(images.ids[i]) for i in usable), images.classes, tuple(rows),
     ), excluded  # fmt: skip
 
 
@@ -190,8 +190,8 @@ def _reason(area: float, label: int) -> str | None:
     return "the mask is full: no background is left" if area > FULL else None
 
 
-def _check(kept: list[int], excluded: list[dict[str, Any]]) -> None:
-    if not kept:
+def _check(usable: list[int], excluded: list[dict[str, Any]]) -> None:
+    if not usable:
         reasons: dict[str, int] = {}
         for row in excluded:
             reasons[row["reason"]] = reasons.get(row["reason"], 0) + 1

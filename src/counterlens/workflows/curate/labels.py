@@ -95,7 +95,7 @@ def _check(images: ImageSet, options: LabelsOptions) -> None:
 def out_of_fold(classifier: Classifier, images: ImageSet, options: LabelsOptions) -> Probs:
     """Probabilities of each image by a head that was fitted on the other folds."""
     folder = options.features if options.features is not None else default_cache()
-    store = features.Store.open(folder, classifier)
+    store = features.FeatureStore.open(folder, classifier)
     x = features.compute(classifier, images, store, name=f"features of {images.name}")
     keys = content_hashes(images)
     folds = fold_of(keys, images.labels, options.folds, options.seed)

@@ -174,11 +174,11 @@ def _counts(removed: dict[int, Removal], total: int) -> dict[str, Number]:
 
 
 def _low_level(
-    run: Run, own: ImageSet, kept: ImageSet, classifier: Classifier | None, seed: int
+    run: Run, own: ImageSet, remaining: ImageSet, classifier: Classifier | None, seed: int
 ) -> None:
     """How far colour, edges and codec alone tell the data from what is left of the pool."""
     view = classifier.preprocess if classifier else Preprocess(own.read(0).shape[:2])
-    a, b = (_features(some, view, seed) for some in (own, kept))
+    a, b = (_features(some, view, seed) for some in (own, remaining))
     numbers = {"outdata.all.auroc": lowlevel.auroc(a, b, seed)}
     for group, part in lowlevel.GROUPS.items():
         numbers[f"outdata.{group}.auroc"] = lowlevel.auroc(a[:, part], b[:, part], seed)

@@ -1,15 +1,6 @@
 """Options of disagree."""
 
-from counterlens.workflows._shared.options import (
-    Compute,
-    Distributed,
-    Output,
-    Resumable,
-    TrustOption,
-    option,
-    record,
-)
-from counterlens.workflows._shared.search_options import (
+from counterlens.workflows._shared.generation.search_options import (
     GeneratorOption,
     GraphOption,
     HalfOption,
@@ -18,6 +9,15 @@ from counterlens.workflows._shared.search_options import (
     guidance,
     sampling_steps,
     updates,
+)
+from counterlens.workflows._shared.options import (
+    Compute,
+    Distributed,
+    Output,
+    Resumable,
+    TrustOption,
+    option,
+    record,
 )
 
 MODELS, CHECKS = "Models and classes", "Checks on the images"

@@ -16,7 +16,7 @@ from counterlens.explanations.disagreement import SURE, UNSURE, succeeded
 from counterlens.explanations.figure import Panel
 from counterlens.runs import Number, Run, key_part
 from counterlens.workflows._shared.figures import save_figure
-from counterlens.workflows._shared.generate import reread
+from counterlens.workflows._shared.generation.generate import reread
 from counterlens.workflows.disagree.numbers import TableRows, mean, share
 from counterlens.workflows.disagree.search import WAYS, DisagreeTask, Shared, confidence_in, search
 

@@ -27,7 +27,7 @@ from counterlens.runs import Run
 from counterlens.search import frozen
 from counterlens.types import Images
 from counterlens.workflows._shared.figures import save
-from counterlens.workflows._shared.generate import reread
+from counterlens.workflows._shared.generation.generate import reread
 from counterlens.workflows._shared.session import Log
 
 NEAREST = 3

@@ -24,7 +24,7 @@ from counterlens.metrics.generation import kid_interval
 from counterlens.models.parts import features
 from counterlens.runs import Number, Run
 from counterlens.types import Images
-from counterlens.workflows._shared.generate import reread
+from counterlens.workflows._shared.generation.generate import reread
 from counterlens.workflows.disagree.search import WAYS
 
 FEWEST, MOST = 20, 1000

@@ -24,7 +24,7 @@ from counterlens.models.weights import weights_hash
 from counterlens.runs import Run, check_gates, key_part, parse_gate
 from counterlens.scale import check_place
 from counterlens.workflows._shared.figures import save_figure
-from counterlens.workflows._shared.generate import (
+from counterlens.workflows._shared.generation.generate import (
     SMALL,
     Workers,
     can_draw,
@@ -32,7 +32,7 @@ from counterlens.workflows._shared.generate import (
     fitting,
     reread,
 )
-from counterlens.workflows._shared.generator import check_graphs, open_generator_for
+from counterlens.workflows._shared.generation.generator import check_graphs, open_generator_for
 from counterlens.workflows._shared.objects import headline, load_all, model_given, words
 from counterlens.workflows._shared.options import takes
 from counterlens.workflows._shared.result import Result

@@ -22,7 +22,7 @@ from counterlens.generators.diffusion.model import LatentDiffusion
 from counterlens.generators.diffusion.optimise import ChainSettings, Term
 from counterlens.runs import Run, key_part
 from counterlens.types import Images, Scores
-from counterlens.workflows._shared.generate import (
+from counterlens.workflows._shared.generation.generate import (
     Generated,
     Generation,
     Nets,

@@ -19,9 +19,9 @@ from counterlens.models.salient import load_salient
 from counterlens.models.segmenter import load_segmenter
 from counterlens.runs import key_part
 from counterlens.types import Preprocess, Probs
-from counterlens.workflows._shared.edit_settings import edited
-from counterlens.workflows._shared.generate import SMALL, seed_of
-from counterlens.workflows._shared.generator import open_generator_for
+from counterlens.workflows._shared.generation.edit_settings import edited
+from counterlens.workflows._shared.generation.generate import SMALL, seed_of
+from counterlens.workflows._shared.generation.generator import open_generator_for
 from counterlens.workflows._shared.pictures import Pictures
 from counterlens.workflows.explain.job import Editing
 from counterlens.workflows.explain.options import DiffusionOptions

@@ -39,7 +39,7 @@ from counterlens.search.adam import Iterate
 from counterlens.types import Scores
 from counterlens.workflows._shared.batches import in_parts
 from counterlens.workflows._shared.figures import save
-from counterlens.workflows._shared.generate import seed_of
+from counterlens.workflows._shared.generation.generate import seed_of
 from counterlens.workflows.explain.cases import Case, cases_of, places_of, read_masks
 from counterlens.workflows.explain.diffusion_numbers import report_cases
 from counterlens.workflows.explain.job import Editing, ExplainJob

@@ -18,7 +18,7 @@ from counterlens.metrics.intervals.closed_form import mean_interval, wilson
 from counterlens.runs import Number, key_part
 from counterlens.types import Images, Probs
 from counterlens.workflows._shared.figures import save_figure
-from counterlens.workflows._shared.generate import reread
+from counterlens.workflows._shared.generation.generate import reread
 from counterlens.workflows.explain.job import ExplainJob
 
 SURE = 0.8

@@ -26,7 +26,7 @@ from counterlens.runs import Number, atomic
 from counterlens.search import frozen
 from counterlens.types import Images, Labels
 from counterlens.workflows._shared.figures import save_figure
-from counterlens.workflows._shared.generate import seed_of
+from counterlens.workflows._shared.generation.generate import seed_of
 from counterlens.workflows.explain.job import ExplainJob
 from counterlens.workflows.explain.options import DvceOptions
 from counterlens.workflows.explain.pixel import FIGURES, mean_of, share_of, table_rows

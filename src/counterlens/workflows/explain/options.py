@@ -1,14 +1,6 @@
 """Options of explain: a record for each method, so that no option is given to one without it."""
 
-from counterlens.workflows._shared.options import (
-    Compute,
-    Output,
-    Resumable,
-    TrustOption,
-    option,
-    record,
-)
-from counterlens.workflows._shared.search_options import (
+from counterlens.workflows._shared.generation.search_options import (
     GENERATOR,
     IMAGES,
     GeneratorOption,
@@ -23,6 +15,14 @@ from counterlens.workflows._shared.search_options import (
     mask,
     sampling_steps,
     updates,
+)
+from counterlens.workflows._shared.options import (
+    Compute,
+    Output,
+    Resumable,
+    TrustOption,
+    option,
+    record,
 )
 
 

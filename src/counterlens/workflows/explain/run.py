@@ -22,7 +22,7 @@ from counterlens.notation import check_radius, parse_radius
 from counterlens.report import render
 from counterlens.runs import Number, Run, key_part
 from counterlens.types import Preprocess, Probs
-from counterlens.workflows._shared.generator import open_generator_for
+from counterlens.workflows._shared.generation.generator import open_generator_for
 from counterlens.workflows._shared.objects import (
     headline,
     load_all,

@@ -29,7 +29,7 @@ from counterlens.objectives import entry
 from counterlens.runs import Number, Run, key_part
 from counterlens.types import Images
 from counterlens.workflows._shared.figures import save, save_figure
-from counterlens.workflows._shared.generate import (
+from counterlens.workflows._shared.generation.generate import (
     DRAWS,
     Generation,
     Nets,
@@ -42,7 +42,7 @@ from counterlens.workflows._shared.generate import (
     reread,
     seed_of,
 )
-from counterlens.workflows._shared.generator import check_graphs, open_generator_for
+from counterlens.workflows._shared.generation.generator import check_graphs, open_generator_for
 from counterlens.workflows._shared.objects import load_all
 from counterlens.workflows._shared.session import Log
 from counterlens.workflows.neurons.job import FeatureRows, NeuronJob, NeuronWork

@@ -47,10 +47,10 @@ from counterlens.search import frozen
 from counterlens.search.adam import Iterate
 from counterlens.types import Images, Labels, Preprocess, Probs, Scores
 from counterlens.workflows._shared.batches import in_parts
-from counterlens.workflows._shared.edit_settings import edited
 from counterlens.workflows._shared.figures import save, save_figure
-from counterlens.workflows._shared.generate import REACH, reread, seed_of
-from counterlens.workflows._shared.generator import open_generator_for
+from counterlens.workflows._shared.generation.edit_settings import edited
+from counterlens.workflows._shared.generation.generate import REACH, reread, seed_of
+from counterlens.workflows._shared.generation.generator import open_generator_for
 from counterlens.workflows._shared.objects import pictures_given
 from counterlens.workflows._shared.pictures import Pictures, open_pictures
 from counterlens.workflows._shared.session import Log

@@ -2,16 +2,7 @@
 
 from pathlib import Path
 
-from counterlens.workflows._shared.options import (
-    Compute,
-    Distributed,
-    Output,
-    Resumable,
-    TrustOption,
-    option,
-    record,
-)
-from counterlens.workflows._shared.search_options import (
+from counterlens.workflows._shared.generation.search_options import (
     GENERATOR,
     GeneratorOption,
     GraphOption,
@@ -20,6 +11,15 @@ from counterlens.workflows._shared.search_options import (
     SearchSettings,
     captioner,
     mask,
+)
+from counterlens.workflows._shared.options import (
+    Compute,
+    Distributed,
+    Output,
+    Resumable,
+    TrustOption,
+    option,
+    record,
 )
 
 FEATURES, IMAGES = "Features", "Images"

@@ -11,7 +11,7 @@ from typing import Any
 from counterlens.errors import InputError
 from counterlens.runs import key_part
 from counterlens.scale import check_place
-from counterlens.workflows._shared.edit_settings import edited
+from counterlens.workflows._shared.generation.edit_settings import edited
 from counterlens.workflows._shared.objects import headline, load_all, model_given, words
 from counterlens.workflows._shared.options import takes_by
 from counterlens.workflows._shared.result import Result

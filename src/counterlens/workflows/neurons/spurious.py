@@ -29,7 +29,7 @@ from counterlens.models.parts import CamLayer, cam_layer, head
 from counterlens.runs import Number, Run
 from counterlens.types import Images
 from counterlens.workflows._shared.figures import save, save_figure
-from counterlens.workflows._shared.generator import misfit, open_generator_for
+from counterlens.workflows._shared.generation.generator import misfit, open_generator_for
 from counterlens.workflows._shared.session import Log
 from counterlens.workflows.neurons.data import KnownFeatures, read_known
 from counterlens.workflows.neurons.job import FeatureRows, NeuronJob, NeuronWork

@@ -39,7 +39,7 @@ from counterlens.generators.diffusion.words import replaced
 from counterlens.runs import Run, atomic
 from counterlens.search import frozen
 from counterlens.types import Images, Labels
-from counterlens.workflows._shared.generate import seed_of
+from counterlens.workflows._shared.generation.generate import seed_of
 from counterlens.workflows._shared.metering import metered
 from counterlens.workflows._shared.pictures import Pictures
 from counterlens.workflows._shared.session import Log

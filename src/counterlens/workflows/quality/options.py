@@ -1,14 +1,6 @@
 """Options of explain evaluate: several methods of counterfactuals on the same pictures."""
 
-from counterlens.workflows._shared.options import (
-    Compute,
-    Output,
-    Resumable,
-    TrustOption,
-    option,
-    record,
-)
-from counterlens.workflows._shared.search_options import (
+from counterlens.workflows._shared.generation.search_options import (
     IMAGES,
     GeneratorOption,
     HalfOption,
@@ -19,6 +11,14 @@ from counterlens.workflows._shared.search_options import (
     SearchSettings,
     pixel_steps,
     updates,
+)
+from counterlens.workflows._shared.options import (
+    Compute,
+    Output,
+    Resumable,
+    TrustOption,
+    option,
+    record,
 )
 
 ARMS = ("pixel", "pixel-robust", "dvce", "prompt-to-prompt", "diffusion")

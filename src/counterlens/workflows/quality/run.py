@@ -30,9 +30,9 @@ from counterlens.models.nets.lpips import load as load_lpips
 from counterlens.notation import parse_radius
 from counterlens.runs import Number, Run, key_part
 from counterlens.types import Images, Labels, Probs
-from counterlens.workflows._shared.edit_settings import edited, numbers_changed
 from counterlens.workflows._shared.figures import save, save_figure
-from counterlens.workflows._shared.generator import open_generator_for
+from counterlens.workflows._shared.generation.edit_settings import edited, numbers_changed
+from counterlens.workflows._shared.generation.generator import open_generator_for
 from counterlens.workflows._shared.objects import (
     headline,
     load_all,

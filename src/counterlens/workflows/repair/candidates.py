@@ -14,7 +14,7 @@ from counterlens.workflows.repair.receipt import KEYS, change, standing
 from counterlens.workflows.repair.remedies import REMEDIES, refit
 
 AS_IS, REFIT = "as it is", "plain refit"
-Further = Callable[[str], list["Candidate"]]
+MoreCandidates = Callable[[str], list["Candidate"]]
 """From a remedy that trains the whole network to its row and that of its placebo."""
 Score = Callable[["Candidate", str], float]
 
@@ -65,7 +65,7 @@ class Candidate:
 
 
 def fit_all(
-    problem: Problem, names: Sequence[str], log: Callable[[str], None], further: Further
+    problem: Problem, names: Sequence[str], log: Callable[[str], None], more: MoreCandidates
 ) -> list[Candidate]:
     """The model as it is and a plain refit, then the remedies with their placebos.
 
@@ -94,7 +94,7 @@ def fit_all(
         log(f"{name}: {one.seconds:.1f} s")
     for name in names:
         if name not in REMEDIES:
-            out += further(name)
+            out += more(name)
     if not any(one.kind == "remedy" and one.head for one in out):
         raise InputError(next(one.refused for one in out if one.refused))
     return out

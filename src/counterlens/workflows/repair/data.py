@@ -164,9 +164,9 @@ def _versions(
     names = ("own", "other", "none")
     taken = subset(images, rows)
     ids = tuple(f"{images.ids[r]}#{names[v]}" for r, v in zip(rows, values, strict=True))
-    made = replace(taken, ids=ids, read=lambda i: readers[i]())
+    composed = replace(taken, ids=ids, read=lambda i: readers[i]())
     photos = tuple("" if v == 2 else str(images.ids[r]) for r, v in zip(rows, values, strict=True))
-    return _Versions(made, labels[rows], np.array(values), tuple(place), photos)
+    return _Versions(composed, labels[rows], np.array(values), tuple(place), photos)
 
 
 def _on_black(images: ImageSet, masks: ReadMask, row: int) -> Pixels:

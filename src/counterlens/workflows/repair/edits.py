@@ -239,9 +239,9 @@ def usable_masks(
         if why:
             reasons[why] = reasons.get(why, 0) + 1
     if not good.any():
-        told = ", ".join(f"{n} {why}" for why, n in reasons.items())
+        counts = ", ".join(f"{n} {why}" for why, n in reasons.items())
         raise InputError(
-            f"none of the masks of {images.name} shows an object and a background ({told}): give "
+            f"none of the masks of {images.name} shows an object and a background ({counts}): give "
             "masks in which the object is white, one of the size of each picture."
         )
     return good
@@ -313,10 +313,10 @@ def files_edit(images: ImageSet, rows: Codes, by: Grouped, folder: Path) -> Edit
 
 
 def _with_donor(rows: Codes, donor: Codes) -> tuple[Codes, Codes]:
-    found = donor >= 0
-    if not found.any():
+    has_donor = donor >= 0
+    if not has_donor.any():
         raise InputError(
             "pairs needs images of another value or of another class to take the edit from, and "
             "the fix images have none."
         )
-    return rows[found], donor[found]
+    return rows[has_donor], donor[has_donor]

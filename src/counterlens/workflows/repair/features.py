@@ -30,7 +30,7 @@ SHARD = 512  # images per file, so that an interrupted pass loses little
 
 
 @dataclass(frozen=True)
-class Store:
+class FeatureStore:
     """Features of one network, by image.
 
     Args:
@@ -42,7 +42,7 @@ class Store:
     known: dict[str, Features]
 
     @classmethod
-    def open(cls, folder: Path | None, classifier: Classifier) -> "Store":
+    def open(cls, folder: Path | None, classifier: Classifier) -> "FeatureStore":
         """The features that an earlier call computed with the same network."""
         if folder is None:
             return cls(None, {})
@@ -88,7 +88,7 @@ def backbone_hash(classifier: Classifier) -> str:
 def compute(
     classifier: Classifier,
     images: ImageSet | Callable[[int], UInt8[np.ndarray, "h w 3"]],
-    store: Store,
+    store: FeatureStore,
     *,
     count: int | None = None,
     name: str = "features",
@@ -107,11 +107,11 @@ def compute(
         planes = [
             prepared(read, i, classifier.preprocess, channels=classifier.channels) for i in part
         ]
-        found = [content_hash(one) for one in planes]
-        new = {key: one for key, one in zip(found, planes, strict=True) if key not in store.known}
+        hashes = [content_hash(one) for one in planes]
+        new = {key: one for key, one in zip(hashes, planes, strict=True) if key not in store.known}
         if new:
             store.add(list(new), forward(classifier, list(new.values())))
-        keys += found
+        keys += hashes
         doing(name, len(keys), total)
     if not keys:
         return np.zeros((0, 0), dtype=np.float32)
@@ -129,7 +129,9 @@ def forward(classifier: Classifier, planes: Sequence[UInt8[np.ndarray, "c h w"]]
     return np.concatenate(rows)
 
 
-def known_share(classifier: Classifier, images: ImageSet, store: Store, most: int = 32) -> float:
+def known_share(
+    classifier: Classifier, images: ImageSet, store: FeatureStore, most: int = 32
+) -> float:
     """Share of some images of a set whose features are stored."""
     rows = np.linspace(0, len(images) - 1, min(most, len(images))).astype(int).tolist()
     fit, channels = classifier.preprocess, classifier.channels

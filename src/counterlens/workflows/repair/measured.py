@@ -96,7 +96,7 @@ class Split:
     images: ImageSet
     examples: Callable[[Candidate], Examples]
     outside: Mapping[str, ImageSet]
-    store: features.Store
+    store: features.FeatureStore
     options: RepairOptions
     proves: bool
     attacked: dict[tuple[str, str], Right] = field(default_factory=dict)
@@ -160,10 +160,10 @@ class Split:
     ) -> Right:
         (network, x, y), ball = seen, parse_attack(text)
         if not self.proves:
-            found = Attack(ball, ((0, QUICK),), step_size=None).near(network, x, y, 0)
+            points = Attack(ball, ((0, QUICK),), step_size=None).near(network, x, y, 0)
             with torch.no_grad():
                 right: Right = (network(x).argmax(1) == y).cpu().numpy()
-                right &= (network(found).argmax(1) == y).cpu().numpy()
+                right &= (network(points).argmax(1) == y).cpu().numpy()
             return right
         result = robust(
             network, x, y, ball,
@@ -181,7 +181,7 @@ class Split:
             name = next(name for name in self.outside if ood_key(name) == key)
             network, store = self.classifier, self.store
             if one.tuned is not None:
-                network, store = one.tuned.network, features.Store(None, {})
+                network, store = one.tuned.network, features.FeatureStore(None, {})
             x = features.compute(network, self.outside[name], store, name=f"features of {name}")
             sets = (self.examples(one).x, x.astype(np.float64))
             both = [softmax(one.head.logits(part), axis=1).max(1) for part in sets]

@@ -23,7 +23,7 @@ from counterlens.runs import Number
 from counterlens.workflows.repair.groups import Codes, Grouped
 from counterlens.workflows.repair.heads import Matrix
 
-Verdict = Literal["better", "not shown", "worse"]
+ReceiptVerdict = Literal["better", "not shown", "worse"]
 KEYS = ("groups.worst", "accuracy.top1")
 REPLICATES = 1000
 
@@ -41,7 +41,7 @@ class Receipt:
 
     changes: Mapping[str, Number]
     rows: Sequence[dict[str, Any]]
-    verdict: Verdict
+    verdict: ReceiptVerdict
     why: str
 
 
@@ -53,19 +53,19 @@ def certify(
     want: str,
     allow: Mapping[str, float],
     placebos: Mapping[str, RightAnswers] | None = None,
-    further: Mapping[str, Number] | None = None,
-    ahead: Mapping[str, Number] | None = None,
+    other_changes: Mapping[str, Number] | None = None,
+    over_placebos: Mapping[str, Number] | None = None,
 ) -> Receipt:
     """Compare the two on the same images and decide.
 
     Args:
         before, after: which answers are right.
         by: classes and groups of the images.
-        want: what should rise, one of KEYS or of `further`.
+        want: what should rise, one of KEYS or of `other_changes`.
         allow: the lowest change of each key that is accepted, e.g. −0.01.
         placebos: which answers are right after each placebo, by name; for a `want` of KEYS.
-        further: changes of other keys, which are no function of these answers.
-        ahead: by how much such a `want` lies above each placebo.
+        other_changes: changes of other keys, which are no function of these answers.
+        over_placebos: by how much such a `want` lies above each placebo.
     """
     everything = np.ones(len(before), dtype=bool)
     parts = [("all", "all images", everything)]
@@ -77,8 +77,9 @@ def certify(
     ]
     for row, p in zip(rows, holm([row["p_worse"] for row in rows]), strict=True):
         row["p_worse_holm"], row["worse"] = p, p <= ALPHA
-    changes = {key: change(key, before, after, by.groups) for key in KEYS} | dict(further or {})
-    above = dict(ahead or {}) | {
+    changes = {key: change(key, before, after, by.groups) for key in KEYS}
+    changes |= other_changes or {}
+    above = dict(over_placebos or {}) | {
         name: change(want, other, after, by.groups) for name, other in (placebos or {}).items()
     }
     verdict, why = decide(changes, want, allow, above)
@@ -120,15 +121,15 @@ def decide(
     changes: Mapping[str, Number],
     want: str,
     allow: Mapping[str, float],
-    ahead: Mapping[str, Number] | None = None,
-) -> tuple[Verdict, str]:
+    over_placebos: Mapping[str, Number] | None = None,
+) -> tuple[ReceiptVerdict, str]:
     """Better only where intervals show the gain, losses as allowed, and more than every placebo.
 
     Args:
         changes: of each key.
         want: the key that should rise.
         allow: lowest accepted changes.
-        ahead: by how much `want` lies above each placebo.
+        over_placebos: by how much `want` lies above each placebo.
     """
     wanted = changes[want]
     assert wanted.low is not None and wanted.high is not None
@@ -143,12 +144,13 @@ def decide(
     if open_:
         reason = f"that {open_[0]} stays above {allow[open_[0]]:+g} is not: "
         return "not shown", f"Not shown: {fact}, but {reason}{points(changes[open_[0]])}."
-    level = {name: gap for name, gap in (ahead or {}).items() if (gap.low or 0.0) <= 0}
+    level = {name: gap for name, gap in (over_placebos or {}).items() if (gap.low or 0.0) <= 0}
     if level:
         name, gap = next(iter(level.items()))
         reason = f"the gain over the placebo ({name}) is not shown: {points(gap)}"
         return "not shown", f"Not shown: {fact}, but {reason}."
-    beaten = f", more than after every placebo ({', '.join(ahead)})" if ahead else ""
+    names = ", ".join(over_placebos or {})
+    beaten = f", more than after every placebo ({names})" if names else ""
     return "better", f"Better: {fact}{beaten}."
 
 
@@ -160,11 +162,11 @@ def points(number: Number) -> str:
 
 def standing(right: RightAnswers, groups: Codes) -> dict[str, Any]:
     """Accuracy and worst group of one head, each with its interval."""
-    found = np.unique(groups)
-    alpha = ALPHA / (2 * len(found))
-    shares = [float(right[groups == g].mean()) for g in found]
+    names = np.unique(groups)
+    alpha = ALPHA / (2 * len(names))
+    shares = [float(right[groups == g].mean()) for g in names]
     ends = [
-        exact_bounds(int(right[groups == g].sum()), int((groups == g).sum()), alpha) for g in found
+        exact_bounds(int(right[groups == g].sum()), int((groups == g).sum()), alpha) for g in names
     ]
     low, high = wilson(int(right.sum()), len(right))
     return {
@@ -174,7 +176,7 @@ def standing(right: RightAnswers, groups: Codes) -> dict[str, Any]:
         "worst_group": min(shares),
         "worst_low": min(low for low, _ in ends),
         "worst_high": min(high for _, high in ends),
-        "worst": int(found[int(np.argmin(shares))]),
+        "worst": int(names[int(np.argmin(shares))]),
     }
 
 

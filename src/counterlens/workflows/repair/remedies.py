@@ -124,9 +124,9 @@ def dfr(problem: Problem) -> Head:
 
 def balanced(groups: Codes, rng: np.random.Generator) -> Codes:
     """Rows in which every group is as large as the smallest."""
-    found, counts = np.unique(groups, return_counts=True)
+    names, counts = np.unique(groups, return_counts=True)
     least = counts.min()
-    parts = [rng.choice(np.flatnonzero(groups == g), least, replace=False) for g in found]
+    parts = [rng.choice(np.flatnonzero(groups == g), least, replace=False) for g in names]
     return np.concatenate(parts)
 
 

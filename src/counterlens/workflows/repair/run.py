@@ -75,7 +75,7 @@ class _Job:
     data: Data
     edits: tuple[Edited, ...]
     names: tuple[str, ...]
-    store: features.Store
+    store: features.FeatureStore
     options: RepairOptions
     limits: Mapping[str, float]
     out: ImageSet | None
@@ -169,7 +169,7 @@ def _prepare(
         pair_column=pair_column(options), seed=options.seed,
     )  # fmt: skip
     folder = options.features if options.features is not None else default_cache()
-    store = features.Store.open(folder, classifier)
+    store = features.FeatureStore.open(folder, classifier)
 
     def passes(which: int) -> features.Features:
         return features.compute(classifier, opened.sets[which], store)
@@ -297,16 +297,16 @@ def _prove(
     """The receipt of the picked candidate, on the check images."""
     want, before = job.options.want, tried[0]
     by = split.examples(before).by
-    further = {
+    other_changes = {
         key: split.gap(key, before, picked)
         for key in keys_of(job.options, tuple(job.outside))
         if key not in receipt.KEYS
     }
     placebos = candidates.placebos_of(picked, tried)
-    ahead = {name: split.gap(want, one, picked) for name, one in placebos.items()}
+    over_placebos = {name: split.gap(want, one, picked) for name, one in placebos.items()}
     proof = receipt.certify(
         split.right(before), split.right(picked), by,
-        want=want, allow=job.limits, further=further, ahead=ahead,
+        want=want, allow=job.limits, other_changes=other_changes, over_placebos=over_placebos,
     )  # fmt: skip
     changed = picked is not before
     why = proof.why + MORE_DATA * (picked.name == "refit") if changed else NOTHING
@@ -319,7 +319,7 @@ def _prove(
         "placebos",
         [
             {"placebo": name, "key": want, "above": gap.value, "low": gap.low, "high": gap.high}
-            for name, gap in ahead.items()
+            for name, gap in over_placebos.items()
         ],
     )
     assert before.head is not None and picked.head is not None
@@ -327,7 +327,7 @@ def _prove(
         before.head.logits(split.examples(before).x), picked.head.logits(split.examples(picked).x),
         by.labels, seed=job.options.seed,
     )  # fmt: skip
-    for key, gap in further.items():
+    for key, gap in other_changes.items():
         ends = (split.value(before, key), split.value(picked, key))
         rows.append(receipt.key_row(key, *ends, gap))
     run.write_table("keys", rows)
@@ -335,7 +335,7 @@ def _prove(
         {
             "repair.accuracy_change": proof.changes["accuracy.top1"],
             "repair.worst_group_change": proof.changes["groups.worst"],
-            **{f"repair.change.{key}": gap for key, gap in further.items()},
+            **{f"repair.change.{key}": gap for key, gap in other_changes.items()},
         }
     )
 

@@ -37,8 +37,8 @@ from counterlens.runs import Number, Run, key_part
 from counterlens.search import frozen
 from counterlens.types import Images
 from counterlens.workflows._shared.figures import save, save_figure
-from counterlens.workflows._shared.generate import column, seed_of
-from counterlens.workflows._shared.generator import open_generator_for
+from counterlens.workflows._shared.generation.generate import column, seed_of
+from counterlens.workflows._shared.generation.generator import open_generator_for
 from counterlens.workflows._shared.options import takes
 from counterlens.workflows._shared.result import Result
 from counterlens.workflows._shared.session import Log, logger, running

@@ -186,11 +186,11 @@ def _first(job: _Job, model: LatentDiffusion, images: Captioned) -> Autoencoder 
             rebuilt.append(trained(x, noise)[0].clamp(-1, 1) / 2 + 0.5)
             wanted.append(x / 2 + 0.5)
         pair = torch.cat(rebuilt), torch.cat(wanted)
-        found = {"held_out.psnr": psnr(*pair)}
+        numbers = {"held_out.psnr": psnr(*pair)}
         if distance is not None:
             parts = zip(torch.split(pair[0], 250), torch.split(pair[1], 250), strict=True)
-            found["held_out.lpips"] = torch.cat([distance(*part) for part in parts]).mean().item()
-        return found
+            numbers["held_out.lpips"] = torch.cat([distance(*part) for part in parts]).mean().item()
+        return numbers
 
     team, phase = _team(net, job, distance)
     progress, trained = _fit(job, "vae", team, batches, generator, judge, phase=phase)
@@ -275,9 +275,9 @@ def _latents(
     began, recipe = time.monotonic(), job.recipe
     first = first.to(job.device)
     crops = (recipe.views, recipe.side) if recipe.stored else None
-    made = partial(latents, first, images.x, crops=crops, seed=job.options.seed)
+    encoded = partial(latents, first, images.x, crops=crops, seed=job.options.seed)
     file = job.run.folder / "state" / "latents.pt"
-    z = stored_latents(file, weights_key(first), made, job.device) if crops else made()
+    z = stored_latents(file, weights_key(first), encoded, job.device) if crops else encoded()
     held = latents(first, images.held)[:, 0].float()
     model.vae.load_state_dict(first.vae.state_dict())
     z, held, scale = scaled(model.vae, z, held, each=recipe.normalise)

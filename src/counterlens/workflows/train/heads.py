@@ -78,17 +78,18 @@ def train_heads(data: object, start: object, *, options: HeadsOptions) -> Finetu
     torch.manual_seed(options.seed)  # of the fresh heads
     model = with_three_heads(base, images.classes, size=options.side)
     model.to(pick_device(options.device))
-    kept, held = split(images.labels.astype(np.int64), images.ids, options.held_out)
+    fitted, held = split(images.labels.astype(np.int64), images.ids, options.held_out)
     inputs = {"recipe": "heads", "data": images.name, "start": str(start),
               "data_fingerprint": images.fingerprint}  # fmt: skip
     run = begin("train", options, name=f"heads-{images.name}", inputs=inputs)
     run.note(**facts(model, images, *([others] if others else []), seed=options.seed))
     log(
-        f"{len(kept)} originals, {len(others) if others else 0} counterfactuals, {len(held)} held "
-        f"out; {options.side} pixels; trunk {options.trunk}; learns from {options.arm}."
+        f"{len(fitted)} originals, {len(others) if others else 0} counterfactuals, "
+        f"{len(held)} held out; {options.side} pixels; trunk {options.trunk}; "
+        f"learns from {options.arm}."
     )
     with within("decoding images"):
-        halves = _halves(model, images, others, kept, options)
+        halves = _halves(model, images, others, fitted, options)
     progress = _train(run.folder, model, halves, options, log)
     if not progress.done:
         log(f"not finished: repeat the command with --resume ({run.folder}).")
@@ -148,14 +149,14 @@ def _halves(
     model: Classifier,
     images: ImageSet,
     others: ImageSet | None,
-    kept: Tensor,
+    rows: Tensor,
     options: HeadsOptions,
 ) -> tuple[Half | None, Half | None]:
     """Originals and counterfactuals to learn from; features where the trunk is frozen."""
     real = cf = None
     if options.arm != "counterfactuals":
-        x = decode(images, kept, model.preprocess, model.channels)
-        real = Half(x, torch.from_numpy(images.labels.astype(np.int64))[kept])
+        x = decode(images, rows, model.preprocess, model.channels)
+        real = Half(x, torch.from_numpy(images.labels.astype(np.int64))[rows])
     if others is not None:
         x = decode(others, torch.arange(len(others)), model.preprocess, model.channels)
         shapes = [others.classes[int(k)] for k in others.labels]

@@ -13,9 +13,9 @@ from counterlens.runs.keys import meaning, show
 def section(run: Run) -> Section:
     """Robust numbers with their verdicts, curves over the radius, and the trust flags."""
     blocks: list[Block] = []
-    found = {k: n for k, n in run.numbers.items() if meaning(k).area == "robust"}
-    if found:
-        blocks.append(number_list(found, caption="Under attack"))
+    numbers = {k: n for k, n in run.numbers.items() if meaning(k).area == "robust"}
+    if numbers:
+        blocks.append(number_list(numbers, caption="Under attack"))
     published = run.table("published")
     if published:
         blocks.append(_published(published))

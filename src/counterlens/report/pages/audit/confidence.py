@@ -36,28 +36,28 @@ def section(run: Run) -> Section:
     return Section("confidence", "Confidence", blocks, lead)
 
 
-def _calibration(found: Mapping[str, Number]) -> list[Block]:
+def _calibration(numbers: Mapping[str, Number]) -> list[Block]:
     """Each error as it is and after temperature, side by side."""
-    if not found:
+    if not numbers:
         return []
-    plain = sorted((k for k in found if not k.endswith(SCALED)), key=lambda k: "temperature" in k)
-    scaled = any(k.endswith(SCALED) for k in found)
+    plain = sorted((k for k in numbers if not k.endswith(SCALED)), key=lambda k: "temperature" in k)
+    scaled = any(k.endswith(SCALED) for k in numbers)
     rows = []
     for key in plain:
-        cells = [replace(number_cell(key, found[key]), more="")]
+        cells = [replace(number_cell(key, numbers[key]), more="")]
         if scaled:
-            after = found.get(key + SCALED)
+            after = numbers.get(key + SCALED)
             cells.append(replace(number_cell(key, after), more="") if after else Cell(""))
-        count = Cell(f"{found[key].n:,}", sort=found[key].n)
+        count = Cell(f"{numbers[key].n:,}", sort=numbers[key].n)
         rows.append([Cell(meaning(key).label, sub=key), *cells, count])
     columns = [Column("Number"), Column("As it is", numeric=True)]
     if scaled:
         columns.append(Column("After temperature", numeric=True))
     columns.append(Column("n", numeric=True))
-    told = [(meaning(key).label, number.protocol) for key, number in found.items()]
+    protocols = [(meaning(key).label, number.protocol) for key, number in numbers.items()]
     return [
         Table("Calibration and selective answering", columns, rows, quiet=True),
-        Protocols(told),
+        Protocols(protocols),
     ]
 
 

@@ -26,16 +26,16 @@ def section(run: Run) -> Section | None:
         blocks.append(_table("Judged groups, lowest accuracy first", judged[:SHOWN]))
     if len(judged) > SHOWN:
         blocks.append(_table("The other judged groups", judged[SHOWN:], folded=True))
-    further = run.table("group_metrics")
-    if further:
-        blocks.append(_further(further))
+    other = run.table("group_metrics")
+    if other:
+        blocks.append(_other_metrics(other))
     if small:
         blocks.append(_small(small))
     lead = "For whom it is worse. Intervals hold for all judged groups together."
     return Section("groups", "Groups", blocks, lead)
 
 
-def worries(run: Run) -> Iterator[Worry]:
+def warnings(run: Run) -> Iterator[Worry]:
     """Groups that are clearly worse than the rest, as one worry."""
     clear = [row for row in run.table("groups") if _worse(row)]
     if clear:
@@ -57,15 +57,15 @@ def _summary(
     judged: Sequence[Mapping[str, Any]], small: Sequence[object], any_row: Mapping[str, Any]
 ) -> str:
     clear = sum(_worse(row) for row in judged)
-    told = (
+    text = (
         f"{len(judged) + len(small)} groups and intersections were looked at, {len(judged)} are "
         f"large enough to be judged: a group needs {any_row['least']} images for an interval of "
         f"±{100 * any_row['half']:g} points."
     )
     if not judged:
-        return told
+        return text
     return (
-        f"{told} {clear or 'None'} of them {'are' if clear > 1 else 'is'} clearly worse than the "
+        f"{text} {clear or 'None'} of them {'are' if clear > 1 else 'is'} clearly worse than the "
         "rest: the Newcombe interval at the Bonferroni level lies below 0, and Fisher's exact test "
         "gives at most 5 % after Holm."
     )
@@ -107,7 +107,7 @@ def _gap(row: Mapping[str, Any]) -> Cell:
     return Cell(_signed(row["gap"]), _ends(row, "gap_"), row["gap"], badge)
 
 
-def _further(rows: Sequence[Mapping[str, Any]]) -> Table:
+def _other_metrics(rows: Sequence[Mapping[str, Any]]) -> Table:
     metrics = list(dict.fromkeys(row["metric"] for row in rows))
     at = {(row["group"], row["metric"]): row for row in rows}
     body = []

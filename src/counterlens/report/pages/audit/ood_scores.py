@@ -24,7 +24,7 @@ def blocks(run: Run) -> list[Block]:
     means = [n.protocol for key, n in numbers.items() if key.startswith("ood_score.all.")]
     lines += [("Mean over sets", text) for text in dict.fromkeys(means)]
     shown, _ = _subjects(rows)
-    found: list[Block] = [
+    out: list[Block] = [
         _auroc_table(rows, numbers),
         *(Text(sentence) for sentence in _sentences(shown or ["all"], pairs, numbers)),
         _details(rows),
@@ -32,8 +32,8 @@ def blocks(run: Run) -> list[Block]:
     ]
     worst = _worst_table(rows, numbers)
     if worst:
-        found.insert(1, worst)
-    return found
+        out.insert(1, worst)
+    return out
 
 
 def _subjects(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[str]]:

@@ -127,7 +127,7 @@ def gate_table(rows: Sequence[Mapping[str, Any]]) -> Table | None:
 def sections(run: Run) -> list[Section]:
     """All sections for which the run has something to show."""
     numbers = run.numbers
-    made = [
+    out = [
         _accuracy(run, numbers),
         heads.section(run),
         groups.section(run),
@@ -144,7 +144,7 @@ def sections(run: Run) -> list[Section]:
         _doctor(run),
         _matching(run),
     ]
-    return [section for section in made if section and section.blocks]
+    return [section for section in out if section and section.blocks]
 
 
 def _area(numbers: Mapping[str, Number], *areas: str) -> dict[str, Number]:
@@ -153,9 +153,9 @@ def _area(numbers: Mapping[str, Number], *areas: str) -> dict[str, Number]:
 
 def _accuracy(run: Run, numbers: Mapping[str, Number]) -> Section:
     blocks: list[Block] = []
-    found = _area(numbers, "accuracy")
-    if found:
-        blocks.append(number_list(found, caption="Accuracy"))
+    own = _area(numbers, "accuracy")
+    if own:
+        blocks.append(number_list(own, caption="Accuracy"))
     rows = run.table("per_class")
     if rows:
         blocks.append(_class_table(rows))
@@ -241,10 +241,10 @@ def _confusion_table(rows: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def _bias(numbers: Mapping[str, Number]) -> Section | None:
-    found = _area(numbers, "bias")
-    if not found:
+    own = _area(numbers, "bias")
+    if not own:
         return None
-    block = number_list(found, caption="Bias")
+    block = number_list(own, caption="Bias")
     lead = "Whether it looks at the object, and at its shape or only at its texture."
     return Section("bias", "Bias", [block], lead)
 
@@ -282,9 +282,9 @@ def _doctor(run: Run) -> Section | None:
     ]
     table = Table("Is the classifier wrapped right?", columns, body, stack=True)
     counts = {s: sum(row["status"] == s for row in rows) for s in ("ok", "warn", "fail", "skipped")}
-    told = ", ".join(f"{n} {s}" for s, n in counts.items() if n)
+    counted = ", ".join(f"{n} {s}" for s, n in counts.items() if n)
     return Section(
-        "doctor", "Doctor", [Text(f"{len(rows)} checks before any number: {told}."), table]
+        "doctor", "Doctor", [Text(f"{len(rows)} checks before any number: {counted}."), table]
     )
 
 
@@ -309,6 +309,6 @@ def _matching(run: Run) -> Section | None:
         for row in rows
     ]
     columns = [Column("Class of the data"), Column("Class of the model"), Column("Matched by")]
-    told = f"{len(rows) - missing} of {len(rows)} classes of the data were found in the model."
+    lead = f"{len(rows) - missing} of {len(rows)} classes of the data were found in the model."
     table = Table("Class names", columns, body, sortable=len(rows) > 4, folded=len(rows) > 12)
-    return Section("matching", "Class matching", [Text(told), table])
+    return Section("matching", "Class matching", [Text(lead), table])

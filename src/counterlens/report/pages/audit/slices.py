@@ -18,12 +18,12 @@ def section(run: Run) -> Section | None:
     if number is None:
         return None
     confirmed = [row for row in rows if row["confirmed"]]
-    told = (
+    text = (
         f"{number.n:,} images were searched: one half made {len(rows)} candidates, the other "
         f"confirmed {len(confirmed) or 'none'}. Errors are compared with other images of the same "
         "classes, so that a slice is more than a hard class."
     )
-    blocks: list[Block] = [Text(told)]
+    blocks: list[Block] = [Text(text)]
     if rows:
         blocks.append(_table(rows))
     titles = {f"slice:{row['slice']}": f"{row['slice']}. {row['name']}" for row in confirmed}

@@ -15,7 +15,7 @@ CONFUSIONS = 20
 def write_classes(
     run: Run,
     attack: str,
-    found: Robustness,
+    result: Robustness,
     labels: Int64[np.ndarray, "n"],
     answers: Int64[np.ndarray, "n"],
     classes: Sequence[str],
@@ -25,8 +25,8 @@ def write_classes(
     Args:
         answers: of the model at the points that the attack left.
     """
-    robust, correct = found.robust.numpy(), found.correct.numpy()
-    bound = "" if found.complete else "upper bound"
+    robust, correct = result.robust.numpy(), result.correct.numpy()
+    bound = "" if result.complete else "upper bound"
     rows = [row for row in run.table("robust_classes") if row["attack"] != attack]
     for label in np.unique(labels).tolist():
         own = labels == label
@@ -36,21 +36,21 @@ def write_classes(
         clean = float(correct[own].mean())
         rows.append({**row, "low": low, "high": high, "clean": clean, "bound": bound})
     run.write_table("robust_classes", rows)
-    kept = [row for row in run.table("robust_confusions") if row["attack"] != attack]
+    table = [row for row in run.table("robust_confusions") if row["attack"] != attack]
     run.write_table(
-        "robust_confusions", kept + _confusions(found, attack, labels, answers, classes)
+        "robust_confusions", table + _confusions(result, attack, labels, answers, classes)
     )
 
 
 def _confusions(
-    found: Robustness,
+    result: Robustness,
     attack: str,
     labels: Int64[np.ndarray, "n"],
     answers: Int64[np.ndarray, "n"],
     classes: Sequence[str],
 ) -> list[dict[str, object]]:
     """Classes of images that were right before the attack, and what they are taken for after."""
-    broken = (found.correct & ~found.robust).numpy()
+    broken = (result.correct & ~result.robust).numpy()
     pairs, counts = np.unique(
         np.stack([labels[broken], answers[broken]], axis=1), axis=0, return_counts=True
     )

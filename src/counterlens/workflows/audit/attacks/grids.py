@@ -45,29 +45,29 @@ def grid_accuracy(
     device = classifier.mean.device
     x = pixels(images, rows, classifier).to(device)
     y = torch.from_numpy(protocol.labels[rows]).to(device)
-    kept = [row for row in run.table("grids") if row["grid"] not in settings.grid]
+    table = [row for row in run.table("grids") if row["grid"] not in settings.grid]
     for name in settings.grid:
         doing(f"{name} grid on {len(rows)} images")
-        found = worst_of_grid(model, x, y, name)
-        number = _number(found, name, f"{which} {len(reported)} reported images")
+        result = worst_of_grid(model, x, y, name)
+        number = _number(result, name, f"{which} {len(reported)} reported images")
         run.add_numbers({f"robust.{name}-grid.accuracy": number})
-        kept += _breaking(found, name)
-    run.write_table("grids", kept)
+        table += _breaking(result, name)
+    run.write_table("grids", table)
 
 
-def _number(found: GridResult, name: str, which: str) -> Number:
-    n, hits = len(found.right), int(found.right.sum())
-    clean = found.clean.double().mean().item()
+def _number(result: GridResult, name: str, which: str) -> Number:
+    n, hits = len(result.right), int(result.right.sum())
+    clean = result.clean.double().mean().item()
     text = (
-        f"right at all {found.points} points of the grid: {WORDS[name]}; {which}, {clean:.4f} "
+        f"right at all {result.points} points of the grid: {WORDS[name]}; {which}, {clean:.4f} "
         "right before; exact over the grid, which says nothing about other changes; Wilson interval"
     )
     return Number(hits / n, n, *wilson(hits, n), text)
 
 
-def _breaking(found: GridResult, name: str) -> list[dict[str, object]]:
+def _breaking(result: GridResult, name: str) -> list[dict[str, object]]:
     """The changes that are the first to break an image, those that break most of them first."""
-    first = found.worst[found.worst > 0].cpu().numpy()
+    first = result.worst[result.worst > 0].cpu().numpy()
     numbers, counts = np.unique(first, return_counts=True)
     names = [words for words, _ in grid_of(name)]
     order = np.argsort(-counts, kind="stable")[:10]

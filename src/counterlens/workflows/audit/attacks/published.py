@@ -46,10 +46,10 @@ IMAGES = 10_000
 
 def write_published(run: Run, classifier: Classifier, attack: str, ours: Number) -> None:
     """The table `published`: values of the leaderboard or of the model's card under this attack."""
-    kept = [row for row in run.table("published") if row["attack"] != attack]
-    found = [*_leaderboard(classifier, attack), *_card(classifier, attack)]
+    table = [row for row in run.table("published") if row["attack"] != attack]
+    rows = [*_leaderboard(classifier, attack), *_card(classifier, attack)]
     beside = {"ours": ours.value, "ours_low": ours.low, "ours_high": ours.high, "ours_n": ours.n}
-    run.write_table("published", kept + [{"attack": attack, **row, **beside} for row in found])
+    run.write_table("published", table + [{"attack": attack, **row, **beside} for row in rows])
 
 
 def _leaderboard(classifier: Classifier, attack: str) -> list[dict[str, Any]]:

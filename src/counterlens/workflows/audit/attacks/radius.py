@@ -46,14 +46,14 @@ def radius_curves(
     rows: np.ndarray,
     inside: Inside,
     outside: Sequence[tuple[ImageSet, Inside]],
-    asked: Settings,
+    options: Settings,
     *,
     quiet: bool = False,
 ) -> None:
     """Mean confidence at eight radii: in the true class inside, in any class outside."""
-    assert asked.radius_curve is not None
-    largest = parse_attack(asked.radius_curve)
-    settings = search_settings(run, "radius", asked, quiet)
+    assert options.radius_curve is not None
+    largest = parse_attack(options.radius_curve)
+    settings = search_settings(run, "radius", options, quiet)
 
     def state(name: str, ball: Ball) -> Any:
         part = f"radius-{key_part(name)}-{ball.radius:.4g}"
@@ -61,7 +61,7 @@ def radius_curves(
             settings, state=run.path("state", part), trust=False
         )  # no verdict of a curve
 
-    some = rows[attacked_rows(inside.protocol.labels[rows], asked, POINTS)[0]]
+    some = rows[attacked_rows(inside.protocol.labels[rows], options, POINTS)[0]]
     x, y = pixels(images, some, classifier), torch.from_numpy(inside.protocol.labels[some])
     model = judged_model(classifier, inside.protocol)
 
@@ -75,7 +75,7 @@ def radius_curves(
     name = f"{images.name}, true class under attack"
     table = _curve(classifier, model, x, largest, name, lower, true_class, torch.minimum)
     for other, view in outside:
-        at, _ = attacked_rows(other.labels, asked, POINTS)
+        at, _ = attacked_rows(other.labels, options, POINTS)
         table += _outside(classifier, other, at, view, largest, state)
     run.write_table("confidence_radius", table)
 
@@ -118,9 +118,9 @@ def _curve(
     for radius in np.linspace(0, float(largest.radius), RADII + 1).tolist():
         complete = True
         if radius > 0:
-            found = search(Ball(largest.norm, radius), name)
-            complete = found.complete
-            best = keep(best, confidence(model_logits(model, found.points, classifier)))
+            result = search(Ball(largest.norm, radius), name)
+            complete = result.complete
+            best = keep(best, confidence(model_logits(model, result.points, classifier)))
         low, high = mean_interval(best.numpy(), (0.0, 1.0))
         rows.append(
             {

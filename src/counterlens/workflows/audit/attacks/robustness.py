@@ -41,11 +41,9 @@ def robustness(
     protocol: Protocol,
     rows: Int64[np.ndarray, "n"],
     attack: str,
-    asked: Settings,
+    options: Settings,
     surrogates: Sequence[Predict] = (),
     earlier: Robustness | None = None,
-    *,
-    quiet: bool = False,
 ) -> Robustness:
     """Attack some images, add the robust accuracy with its verdict and the curve over radius.
 
@@ -56,62 +54,62 @@ def robustness(
     """
     ball, key = parse_attack(attack), key_part(attack)
     all_of = len(rows)
-    some, which = attacked_rows(protocol.labels[rows], asked)
+    some, which = attacked_rows(protocol.labels[rows], options)
     rows = rows[some]
     doing(f"attack-{key}: first search on {len(rows)} images")
-    found = robust(
+    result = robust(
         judged_model(classifier, protocol),
         pixels(images, rows, classifier),
         torch.from_numpy(protocol.labels[rows]),
         ball,
-        version=asked.attack_version,  # type: ignore[arg-type]
-        settings=search_settings(run, f"attack-{key}", asked, quiet),
+        version=options.attack_version,  # type: ignore[arg-type]
+        settings=search_settings(run, f"attack-{key}", options, options.quiet),
         surrogates=surrogates,
         earlier=earlier,
     )
     end_progress()
-    number = _number(found, attack, f"{which} {all_of}")
+    number = _number(result, attack, f"{which} {all_of}")
     run.add_numbers({f"robust.{key}.accuracy": number})
     write_published(run, classifier, attack, number)
-    write_trust(run, attack, found.trust.to_json())
+    write_trust(run, attack, result.trust.to_json())
     curve = [r for r in run.table("robust_curve") if r["attack"] != attack]
-    run.write_table("robust_curve", [*curve, *_curve(found, ball, attack)])
+    run.write_table("robust_curve", [*curve, *_curve(result, ball, attack)])
     stages = [r for r in run.table("attack_stages") if r["attack"] != attack]
-    run.write_table("attack_stages", [*stages, *({"attack": attack, **s} for s in found.stages)])
-    _keep_points(run, key, found, [images.ids[int(i)] for i in rows])
-    answers = model_logits(judged_model(classifier, protocol), found.points, classifier).argmax(1)
-    write_classes(run, attack, found, protocol.labels[rows], answers.numpy(), protocol.classes)
-    return found
+    run.write_table("attack_stages", [*stages, *({"attack": attack, **s} for s in result.stages)])
+    _keep_points(run, key, result, [images.ids[int(i)] for i in rows])
+    answers = model_logits(judged_model(classifier, protocol), result.points, classifier).argmax(1)
+    write_classes(run, attack, result, protocol.labels[rows], answers.numpy(), protocol.classes)
+    return result
 
 
-def _number(found: Robustness, attack: str, which: str) -> Number:
-    n = len(found.robust)
-    clean = f"{which} reported images, {found.correct.double().mean():.4f} right before the attack"
-    notes = "".join(f"; {note}" for note in found.notes)
-    work = f"{found.counts['forwards']} forward, {found.counts['backwards']} backward"
-    text = f"{found.protocol} ({attack}); {clean}; {work} passes{notes}"
-    low, high = (round(bound * n) for bound in found.bounds)
+def _number(result: Robustness, attack: str, which: str) -> Number:
+    n = len(result.robust)
+    clean = f"{which} reported images, {result.correct.double().mean():.4f} right before the attack"
+    notes = "".join(f"; {note}" for note in result.notes)
+    work = f"{result.counts['forwards']} forward, {result.counts['backwards']} backward"
+    text = f"{result.protocol} ({attack}); {clean}; {work} passes{notes}"
+    low, high = (round(bound * n) for bound in result.bounds)
     ends = (wilson(low, n)[0], wilson(high, n)[1])
-    trust = found.trust.to_json()
-    if found.complete:
+    trust = result.trust.to_json()
+    if result.complete:
         return Number(high / n, n, *ends, f"{text}; Wilson interval", trust=trust)
     text += f"; stopped early: between {low / n:.4f} and {high / n:.4f} of these points hold"
     text += "; Wilson bounds of both"
-    return Number(high / n, n, *ends, text, budget_ended(found.settled, n), trust, "upper")
+    return Number(high / n, n, *ends, text, budget_ended(result.settled, n), trust, "upper")
 
 
-def _curve(found: Robustness, ball: Ball, attack: str) -> list[dict[str, object]]:
+def _curve(result: Robustness, ball: Ball, attack: str) -> list[dict[str, object]]:
     """Robust accuracy over radius: attacked at the radius, bounded from above elsewhere."""
-    n, rows = len(found.robust), []
+    n, rows = len(result.robust), []
     radius = float(ball.radius)
     for share in np.linspace(0, 1, 21):
         at = share * radius
         if share == 1:
-            hits = int(found.robust.sum())
+            hits = int(result.robust.sum())
         else:
-            hits = int((found.correct & (found.distances > at)).sum())
+            hits = int((result.correct & (result.distances > at)).sum())
         low, high = wilson(hits, n)
-        attacked = share == 0 or (share == 1 and found.complete)
+        attacked = share == 0 or (share == 1 and result.complete)
         kind = "attacked" if attacked else "upper bound"
         rows.append(
             {
@@ -128,14 +126,14 @@ def _curve(found: Robustness, ball: Ball, attack: str) -> list[dict[str, object]
     return rows
 
 
-def _keep_points(run: Run, key: str, found: Robustness, ids: list[str]) -> None:
+def _keep_points(run: Run, key: str, result: Robustness, ids: list[str]) -> None:
     """Keep the adversarial pictures for reuse, compressed."""
-    broken = torch.nonzero(found.correct & ~found.robust).flatten()
+    broken = torch.nonzero(result.correct & ~result.robust).flatten()
     with table_file(run, f"adversarial-{key}.npz") as file:
         np.savez_compressed(
             file,
-            points=found.points[broken].cpu().numpy().astype(np.float32),
+            points=result.points[broken].cpu().numpy().astype(np.float32),
             ids=np.array([ids[i] for i in broken.tolist()]),
-            robust=found.robust.cpu().numpy(),
+            robust=result.robust.cpu().numpy(),
             all_ids=np.array(ids),
         )

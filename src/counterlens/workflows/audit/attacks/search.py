@@ -28,52 +28,57 @@ _FIRST, _LONG = 3.0, 30.0  # seconds until a duration is told, and those worth t
 
 def pixels(images: ImageSet, rows: Int64[np.ndarray, "n"], classifier: Classifier) -> Images:
     """These pictures as the classifier sees them, in [0, 1]."""
-    made = [
+    planes = [
         prepare(images.read(int(i)), classifier.preprocess, channels=classifier.channels)
         for i in rows
     ]
-    return torch.from_numpy(np.stack(made)).float() / 255
+    return torch.from_numpy(np.stack(planes)).float() / 255
 
 
 def attacked_rows(
-    labels: Int64[np.ndarray, "n"], asked: Settings, most: int | None = None
+    labels: Int64[np.ndarray, "n"], options: Settings, most: int | None = None
 ) -> tuple[Int64[np.ndarray, "m"], str]:
     """Which images are attacked, and how to say so before their number.
 
     The first ones, as the field does, unless the set is sorted by class, as folders are (in any
     order of classes): then the first would be of a few, and as many are drawn by the seed.
     """
-    count = min(asked.attack_points, most or asked.attack_points)
+    count = min(options.attack_points, most or options.attack_points)
     if len(labels) <= count:
         return np.arange(len(labels)), "all"
     if np.count_nonzero(np.diff(labels)) < len(np.unique(labels)):  # each class in one run
-        drawn = sample_rows(len(labels), count, asked.seed)
-        return drawn, f"{count} drawn by seed {asked.seed} of the"
+        drawn = sample_rows(len(labels), count, options.seed)
+        return drawn, f"{count} drawn by seed {options.seed} of the"
     return np.arange(count), f"the first {count} of the"
 
 
-def search_settings(run: Run, name: str, asked: Settings, quiet: bool) -> AttackSettings:
+def search_settings(run: Run, name: str, options: Settings, quiet: bool) -> AttackSettings:
     """How the searches of an audit run: seed, batch, budget, and state to resume from."""
     return AttackSettings(
-        seed=asked.seed,
-        batch=asked.batch or "auto",
-        budget=seconds(asked.budget),
+        seed=options.seed,
+        batch=options.batch or "auto",
+        budget=seconds(options.budget),
         state=run.path("state", name),
-        progress=None if quiet else _say(name),
+        progress=None if quiet else _progress(name),
     )
 
 
-def _say(name: str) -> Callable[[Mapping[str, Any]], None]:
+def _progress(name: str) -> Callable[[Mapping[str, Any]], None]:
     """Progress of an attack: one line that is written over, or a line a minute in a log."""
-    screen, told = sys.stderr.isatty(), False
+    screen, announced = sys.stderr.isatty(), False
     last = 0.0 if screen else time.monotonic()  # a short attack leaves nothing in a log
 
-    def say(facts: Mapping[str, Any]) -> None:
-        nonlocal last, told
+    def report(facts: Mapping[str, Any]) -> None:
+        nonlocal last, announced
         left = None if facts["left"] is None else facts["left"][1]
         doing(f"{name}: {facts['stage']}, images", facts["done"], facts["of"], left=left)
-        if not told and facts["device"] == "cpu" and facts["left"] and facts["elapsed"] >= _FIRST:
-            told = True
+        if (
+            not announced
+            and facts["device"] == "cpu"
+            and facts["left"]
+            and facts["elapsed"] >= _FIRST
+        ):
+            announced = True
             if facts["left"][1] >= _LONG:
                 print(
                     f"{_CLEAR if screen else ''}{_duration(name, facts['left'])}", file=sys.stderr
@@ -88,7 +93,7 @@ def _say(name: str) -> Callable[[Mapping[str, Any]], None]:
         sys.stderr.write(f"{_CLEAR}{text}" if screen else f"{text}\n")
         sys.stderr.flush()
 
-    return say
+    return report
 
 
 def _duration(name: str, left: tuple[float, float]) -> str:
@@ -125,12 +130,12 @@ def table_file(run: Run, name: str) -> Iterator[IO[bytes]]:
 
 def write_trust(run: Run, attack: str, trust: Mapping[str, Any]) -> None:
     """The signs behind a verdict, in place of those of an earlier try."""
-    kept = [row for row in run.table("trust") if row["attack"] != attack]
+    rows = [row for row in run.table("trust") if row["attack"] != attack]
     flags = [
         {"attack": attack, "flag": f["name"], "status": f["status"], "detail": f["detail"]}
         for f in trust["flags"]
     ]
-    run.write_table("trust", [*kept, *flags])
+    run.write_table("trust", [*rows, *flags])
 
 
 def budget_ended(settled: int, n: int) -> str:

@@ -47,7 +47,7 @@ def surrogates(
     One that was asked for by name must fit; another model of the same audit is left out if its
     classes, channels or missing gradients do not allow it.
     """
-    found, rows = [], []
+    models, rows = [], []
     for spec in (*settings.surrogate, *settings.peers):
         name = named(spec)[0]
         try:
@@ -59,9 +59,9 @@ def surrogates(
                 raise
             rows.append({"model": name, "used": "no", "why": str(error)})
             continue
-        found.append(fitted)
+        models.append(fitted)
         rows.append({"model": name, "used": "yes", "why": ""})
-    return found, rows
+    return models, rows
 
 
 def _fitted(

@@ -23,9 +23,9 @@ def detection(outputs_of: Outputs, other: ImageSet, inside: Inside) -> None:
     )
     run.add_numbers(numbers)
     answers = metrics.answers(logits, temperature=view.temperature)
-    kept = [row for row in run.table("confidence_hist") if row["set"] != other.name]
+    histograms = [row for row in run.table("confidence_hist") if row["set"] != other.name]
     rows = metrics.confidence_hist(answers.confidence, name=other.name)
-    run.write_table("confidence_hist", [*kept, *rows])
+    run.write_table("confidence_hist", [*histograms, *rows])
     store_logits(
         run,
         key_part(other.name),

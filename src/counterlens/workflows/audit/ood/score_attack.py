@@ -31,7 +31,7 @@ from counterlens.workflows.audit.attacks.spec import parse_attack
 from counterlens.workflows.audit.ood.tables import Scored
 from counterlens.workflows.audit.settings import Settings
 
-Columns = tuple[int, ...] | None
+ClassColumns = tuple[int, ...] | None
 """Outputs that scores look at; None for all of them."""
 KEEP = 0.05  # share of the known images that the threshold refuses
 
@@ -43,7 +43,7 @@ class ScoreModel(nn.Module):
         self,
         classifier: Classifier,
         fitted: FittedScore,
-        columns: Columns,
+        columns: ClassColumns,
         threshold: float,
         scale: float,
     ) -> None:
@@ -68,7 +68,7 @@ def attack_scores(
     other: ImageSet,
     scored: Mapping[str, Scored],
     fits: Mapping[str, FittedScore],
-    columns: Columns,
+    columns: ClassColumns,
 ) -> None:
     """Raise each differentiable score around unknown images and ask again who is told apart.
 

@@ -31,7 +31,7 @@ from counterlens.progress import doing
 from counterlens.runs import Run, atomic, key_part
 from counterlens.types import Labels, Scores
 from counterlens.workflows.audit.attacks.search import pixels
-from counterlens.workflows.audit.ood.score_attack import Columns, attack_scores
+from counterlens.workflows.audit.ood.score_attack import ClassColumns, attack_scores
 from counterlens.workflows.audit.ood.tables import Scored, set_numbers, write_tables
 from counterlens.workflows.audit.protocol import Inside, Protocol, choose
 from counterlens.workflows.audit.settings import Settings
@@ -135,7 +135,7 @@ def fit_images(
     return chosen
 
 
-class Features:
+class LastLayerInputs:
     """What enters the last linear layer, once per set, kept for a resumed run."""
 
     def __init__(self, run: Run, classifier: Classifier, settings: Settings) -> None:
@@ -155,7 +155,7 @@ class Features:
         path = self.run.path("state", f"features-{role}-{key_part(images.name)}.npy")
         if path.exists():
             return torch.from_numpy(np.load(path))
-        found = predict(
+        outputs = predict(
             self.model,
             images,
             batch=self.settings.batch or "auto",
@@ -163,7 +163,7 @@ class Features:
             progress=not self.settings.quiet,
             out=path,
         )
-        return torch.as_tensor(found.logits)
+        return torch.as_tensor(outputs.logits)
 
 
 class ScoreBench:
@@ -185,13 +185,13 @@ class ScoreBench:
         self.run, self.classifier = run, classifier
         self.names = parse_scores(settings.ood_score or "")
         wanted = any(name in FEATURE_SCORES for name in self.names)
-        self.features = Features(run, classifier, settings) if wanted else None
+        self.features = LastLayerInputs(run, classifier, settings) if wanted else None
         images, rows, outputs = known
         self.known = images, rows, outputs
         self.fit_on, self.fit_outputs = fit_on
         self.labels = choose(classifier, self.fit_on.images).labels[self.fit_on.rows]
-        self._fits: dict[tuple[Columns, torch.device], dict[str, FittedScore]] = {}
-        self._inside: dict[Columns, dict[str, Scores]] = {}
+        self._fits: dict[tuple[ClassColumns, torch.device], dict[str, FittedScore]] = {}
+        self._inside: dict[ClassColumns, dict[str, Scores]] = {}
 
     def of(self, other: ImageSet, outputs: Tensor, view: Inside, rows: Tensor) -> dict[str, Scored]:
         """Every score of an unknown set and of the known images that it is told apart from.
@@ -207,27 +207,27 @@ class ScoreBench:
         inside, fits = self._inside[columns], self.fits(columns)
         return {name: Scored(fits[name], inside[name][rows], unknown[name]) for name in self.names}
 
-    def fits(self, columns: Columns, device: torch.device = CPU) -> dict[str, FittedScore]:
+    def fits(self, columns: ClassColumns, device: torch.device = CPU) -> dict[str, FittedScore]:
         """Every score, fitted for some outputs of the model, with its constants on the device."""
         if (columns, device) not in self._fits:
             chosen = torch.from_numpy(self.fit_on.rows)
             same = self.fit_on.images.fingerprint == self.known[0].fingerprint
             logits = _columns(self.fit_outputs[chosen], columns)
-            found = None
+            features = None
             if self.features:
-                found = self.features(self.fit_on.images, "in" if same else "fit")[chosen]
-                found = found.to(device)
+                features = self.features(self.fit_on.images, "in" if same else "fit")[chosen]
+                features = features.to(device)
             labels, logits = torch.from_numpy(self.labels).to(device), logits.to(device)
             layer = self.features.head if self.features else None
             self._fits[columns, device] = {
-                name: fitted_score(name, found, logits, labels, layer, columns)
+                name: fitted_score(name, features, logits, labels, layer, columns)
                 for name in self.names
             }
         return self._fits[columns, device]
 
     def _scores(
         self,
-        columns: Columns,
+        columns: ClassColumns,
         images: ImageSet,
         rows: Int64[np.ndarray, "m"],
         outputs: Tensor,
@@ -245,13 +245,13 @@ class ScoreBench:
         return scores
 
 
-def score_columns(protocol: Protocol) -> Columns:
+def score_columns(protocol: Protocol) -> ClassColumns:
     """The outputs that scores look at: those of the protocol, all where it forms groups."""
     map_ = protocol.matching.map
     return map_.columns if map_.rule == "subset" else None
 
 
-def _columns(outputs: Tensor, columns: Columns) -> Tensor:
+def _columns(outputs: Tensor, columns: ClassColumns) -> Tensor:
     return outputs if columns is None else outputs[:, list(columns)]
 
 
@@ -261,7 +261,7 @@ def fitted_score(
     logits: Tensor,
     labels: Labels,
     layer: torch.nn.Linear | None,
-    columns: Columns,
+    columns: ClassColumns,
 ) -> FittedScore:
     """A score of features or of logits, fitted; ODIN needs no fit."""
     if name == "odin":
@@ -274,7 +274,7 @@ def fitted_score(
     return fit(name, logits, labels, identity)
 
 
-def restricted_head(layer: torch.nn.Linear, columns: Columns, like: Tensor) -> LinearHead:
+def restricted_head(layer: torch.nn.Linear, columns: ClassColumns, like: Tensor) -> LinearHead:
     """The last linear layer, or some of its outputs, in double precision."""
     weight = layer.weight.detach().double().to(like.device)
     bias = weight.new_zeros(len(weight))
@@ -287,7 +287,7 @@ def restricted_head(layer: torch.nn.Linear, columns: Columns, like: Tensor) -> L
 def _odin(
     run: Run,
     classifier: Classifier,
-    columns: Columns,
+    columns: ClassColumns,
     images: ImageSet,
     rows: Int64[np.ndarray, "n"],
     role: str,
@@ -303,10 +303,10 @@ def _odin(
         doing(f"ODIN on {images.name}, images", start, len(rows))
         x = pixels(images, rows[start : start + _BATCH], classifier).to(device)
         scores.append(odin(lambda z: _columns(classifier(z), columns), x).cpu())
-    found = torch.cat(scores)
+    joined = torch.cat(scores)
     with atomic(Path(path)) as temporary, temporary.open("wb") as file:
-        np.save(file, found.numpy())
-    return found
+        np.save(file, joined.numpy())
+    return joined
 
 
 def open_bench(
@@ -340,10 +340,10 @@ def score_sets(
     for other, outputs in outside:
         view = inside.against(other, bench.classifier)
         rows = every.against(other, bench.classifier).outputs[:, 0]
-        found = scored[other.name] = bench.of(other, outputs, view, rows)
-        run.add_numbers(set_numbers(other.name, found, bench.fit_on.source, seed))
+        scores = scored[other.name] = bench.of(other, outputs, view, rows)
+        run.add_numbers(set_numbers(other.name, scores, bench.fit_on.source, seed))
         if settings.ood_attack:
             fits = bench.fits(score_columns(view.protocol), bench.classifier.mean.device)
             columns = score_columns(view.protocol)
-            attack_scores(run, bench.classifier, settings, other, found, fits, columns)
+            attack_scores(run, bench.classifier, settings, other, scores, fits, columns)
     write_tables(run, scored, settings.ood_near, seed)

@@ -39,10 +39,10 @@ def set_numbers(
     out: dict[str, Number] = {}
     for name, one in scored.items():
         text = one.fitted.text + (f", fitted on {source}" if name in FEATURE_SCORES else "")
-        told = metrics.detection_numbers(
+        numbers = metrics.detection_numbers(
             one.inside, one.outside, f"score = {text}", both=True, seed=seed
         )
-        out |= {f"ood_score.{key_part(set_name)}.{name}_{key}": n for key, n in told.items()}
+        out |= {f"ood_score.{key_part(set_name)}.{name}_{key}": n for key, n in numbers.items()}
     return out
 
 
@@ -80,8 +80,8 @@ def groups(near: Sequence[str], scored: Mapping[str, Mapping[str, Scored]]) -> d
         "near": [name for name in names if name in near],
         "far": [name for name in names if name not in near],
     }
-    found = parts if near else {}
-    return {group: some for group, some in {**found, "all": names}.items() if some}
+    by_distance = parts if near else {}
+    return {group: some for group, some in {**by_distance, "all": names}.items() if some}
 
 
 def _row(

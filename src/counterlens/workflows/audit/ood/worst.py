@@ -16,6 +16,7 @@ from counterlens.images import ImageSet
 from counterlens.runs import Run, key_part
 from counterlens.search import Flag, weigh, worst_confidence
 from counterlens.search.ensemble.trust import spread
+from counterlens.types import Logits
 from counterlens.workflows.audit.attacks.search import (
     attacked_rows,
     budget_ended,
@@ -40,17 +41,17 @@ def worst_ood(
     other: ImageSet,
     inside: Inside,
     ball_text: str,
-    asked: Settings,
+    options: Settings,
     *,
     quiet: bool = False,
 ) -> None:
     """Raise the confidence around unknown images and ask again whether they are told apart."""
     ball = parse_attack(ball_text)
-    rows, which = attacked_rows(other.labels, asked)
+    rows, which = attacked_rows(other.labels, options)
     x = pixels(other, rows, classifier)
     protocol, in_logits, temperature = inside.protocol, inside.logits, inside.temperature
     model = judged_model(classifier, protocol)
-    settings = search_settings(run, f"worst-{key_part(other.name)}", asked, quiet)
+    settings = search_settings(run, f"worst-{key_part(other.name)}", options, quiet)
     result = worst_confidence(
         model, x, ball, steps=STEPS, restarts=RESTARTS, queries=QUERIES, settings=settings
     )
@@ -58,22 +59,13 @@ def worst_ood(
     logits = model_logits(model, result.points, classifier)
     flags = list(result.trust.flags)
     if result.complete:
+        again = replace(settings, state=None, seed=options.seed + 1, progress=None, trust=False)
         some = torch.from_numpy(spread(np.arange(len(x)), _PROBED))
         longer = worst_confidence(
-            model,
-            x[some],
-            ball,
-            steps=2 * STEPS,
-            restarts=RESTARTS,
-            queries=0,
-            settings=replace(settings, state=None, seed=asked.seed + 1, progress=None, trust=False),
+            model, x[some], ball, steps=2 * STEPS, restarts=RESTARTS, queries=0, settings=again
         )
         better = model_logits(model, longer.points, classifier)
-        known, one, two = (
-            metrics.answers(part, temperature=temperature).score
-            for part in (in_logits, logits[some], better)
-        )
-        move = metrics.auroc(known, one) - metrics.auroc(known, torch.maximum(one, two))
+        move = _move(in_logits, logits[some], better, temperature)
         flags.append(_more_steps(move, len(some), longer.complete))
     trust = weigh(flags).to_json()
     text = (
@@ -82,13 +74,9 @@ def worst_ood(
         "bound; scored after temperature"
     )
     numbers = metrics.ood_numbers(
-        in_logits,
-        logits,
-        name=other.name,
-        temperature=temperature,
-        protocol=text,
-        seed=asked.seed,
-    )
+        in_logits, logits, name=other.name, temperature=temperature, protocol=text,
+        seed=options.seed,
+    )  # fmt: skip
     part = f"ood.{key_part(other.name)}"
     auroc, mmc = (replace(numbers[f"{part}.{metric}"], trust=trust) for metric in ("auroc", "mmc"))
     if not result.complete:
@@ -101,6 +89,14 @@ def worst_ood(
         np.savez_compressed(
             file, logits=logits.numpy(), ids=np.array([other.ids[int(i)] for i in rows])
         )
+
+
+def _move(inside: Logits, worst: Logits, better: Logits, temperature: float) -> float:
+    """By how much the AUROC falls where the better of two searches counts."""
+    known, one, two = (
+        metrics.answers(part, temperature=temperature).score for part in (inside, worst, better)
+    )
+    return metrics.auroc(known, one) - metrics.auroc(known, torch.maximum(one, two))
 
 
 def _more_steps(move: float, points: int, complete: bool) -> Flag:

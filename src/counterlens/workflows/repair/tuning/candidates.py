@@ -104,8 +104,11 @@ class Tuner:
         return Candidate(name, kind, name, self.old_head(network), seconds, tuned=tuned)
 
     def _features(self, network: Classifier, images: ImageSet, name: str) -> np.ndarray:
-        found = features.compute(
-            network, images, features.Store(None, {}), name=f"{name}: features of {images.name}"
+        computed = features.compute(
+            network,
+            images,
+            features.FeatureStore(None, {}),
+            name=f"{name}: features of {images.name}",
         )
-        wide: np.ndarray = found.astype(np.float64)
+        wide: np.ndarray = computed.astype(np.float64)
         return wide

@@ -109,10 +109,10 @@ def _named(short: str, attacks: Sequence[str]) -> Recipe:
 
 def _of_training(short: str) -> Recipe:
     try:
-        found = recipes.load(short)
+        recipe = recipes.load(short)
     except InputError as error:
         raise InputError(f"{error} Of repair: {', '.join(NAMES)}.") from None
-    values = as_dict(found)
+    values = as_dict(recipe)
     merge(Recipe, values, GENTLE, f"recipe {short}")
     return build(Recipe, values)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from counterlens.errors import InputError
 from counterlens.explanations.counterfactuals.prepare import EditSettings
-from counterlens.workflows._shared.generate import changed
+from counterlens.workflows._shared.generation.generate import changed
 
 EDIT = "edit."
 

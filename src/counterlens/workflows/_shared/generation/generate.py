@@ -303,7 +303,7 @@ def _generate_all(job: Generation, waiting: Sequence[Request], budget: int) -> N
     def make(batch: Sequence[Request], stored: StoredSteps) -> None:
         own = job
         if job.graphs and stored != "blocks":
-            keep = KEPT_BY_GRAPHS * (settings.steps if stored is None else stored)
+            keep = HELD_BY_GRAPHS * (settings.steps if stored is None else stored)
             if int(keep) not in replays:
                 replays.clear()  # gives memory back before more is taken
                 replays[int(keep)] = recorded(model, keep=int(keep))
@@ -314,7 +314,7 @@ def _generate_all(job: Generation, waiting: Sequence[Request], budget: int) -> N
     in_parts(waiting, plan, make, steps=settings.steps, log=job.log)
 
 
-KEPT_BY_GRAPHS = 0.5
+HELD_BY_GRAPHS = 0.5
 """Steps that recordings store of those that fit: on an H200 4 of 6 and 2 of 4, as each recording
 keeps memory of its own."""
 MOST = {"cuda": 256}
