@@ -9,7 +9,7 @@ in a log the lines come more rarely the longer a run lasts.
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TextIO
@@ -48,6 +48,24 @@ class Activity:
         return min(1.0, (self.done + part) / max(1, self.total))
 
 
+@dataclass(frozen=True, slots=True)
+class Iterates:
+    """The images of a search at its last step.
+
+    Attributes:
+        points: the images, a tensor with a row each.
+        confidence: in what is searched for, one number per row.
+        names: what each row is.
+    """
+
+    points: Any
+    confidence: Any
+    names: Sequence[str]
+
+
+LIVE = "COUNTERLENS_LIVE"
+"""Environment variable with the folder to which the command line writes these images."""
+_iterates: list[Iterates] = []
 _current: list[Activity] = []
 """The activities under way, the innermost last. Empty: nothing to report."""
 
@@ -65,6 +83,17 @@ def doing(text: str, done: int = 0, total: int = 0, *, left: float | None = None
 def idle() -> None:
     """Nothing is being done: the program waits for its user, and the heartbeat stays silent."""
     _current.clear()
+    _iterates.clear()
+
+
+def showing(points: Any, confidence: Any, names: Sequence[str]) -> None:
+    """These are the images of the search now; only a reference is held, the last one."""
+    _iterates[:] = [Iterates(points, confidence, names)]
+
+
+def shown() -> Iterates | None:
+    """The images of the search under way."""
+    return next(iter(_iterates), None)
 
 
 @contextmanager

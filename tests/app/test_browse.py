@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from counterlens.app.images import ImageFilter, page, rows
+from counterlens.review import Store, Verdict, store_path
 from counterlens.runs import Run
 from counterlens.workflows.compare.run import compare
 from report_runs import CLASSES, audit_run, explain_run, simulate, softmax
@@ -126,20 +127,24 @@ def test_pages_of_images_show_each_once_and_surest_mistakes_first(runs):
 
 
 def test_groups_slices_and_tags_filter_where_a_run_has_them(app, tmp_path):
+    """The tables as `audit --groups site --slices` writes them; tags are a reviewer's."""
     run = audit_run(tmp_path / "runs" / "tagged", finish=False)
     ids = [f"cifar10/{i:05d}" for i in range(6)]
     run.write_table(
-        "slices",
-        [
-            {"id": one, "slice": f"s{i % 2}", "group": "day", "tags": ["fog"]}
-            for i, one in enumerate(ids)
-        ],
+        "group_values",
+        [{"image": one, "site": f"s{i % 2}", "light": "day"} for i, one in enumerate(ids)],
     )
+    run.write_table("slice_images", [{"image": i, "slice": "x: dark" * (i != ids[0])} for i in ids])
     run.finish()
+    store = Store.create(store_path(run.folder), ids, about="tagged")
+    store.add([Verdict(ids[2], "ann", "accept", "", ("fog",), mark="0" * 16)])
     here = app(tmp_path / "runs")
-    assert "3 of 1,500 images" in here.get("/images", run="tagged", slice="s0").text
-    assert "6 of 1,500 images" in here.get("/images", run="tagged", tag="fog", group="day").text
-    assert "No image fits" in here.get("/images", run="tagged", tag="fog", group="night").text
+    assert "3 of 1,500 images" in here.get("/images", run="tagged", group="site = s0").text
+    assert "5 of 1,500 images" in here.get("/images", run="tagged", slice="x: dark").text
+    assert "1 of 1,500 images" in here.get("/images", run="tagged", tag="fog").text
+    both = here.get("/images", run="tagged", tag="fog", group="light = day").text
+    assert "1 of 1,500 images" in both and "selected>fog (1)</option>" in both
+    assert "No image fits" in here.get("/images", run="tagged", tag="fog", group="site = s1").text
 
 
 def test_from_any_mistake_the_form_is_one_click_away(here):

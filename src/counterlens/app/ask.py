@@ -282,7 +282,4 @@ def _status(here: Site, job: Job) -> dict[str, Any]:
     inside = folder.is_relative_to(here.folders.root)
     name = str(folder.relative_to(here.folders.root)) if inside else ""
     exists = bool(name) and (folder / "run.json").is_file()
-    pictures = (
-        [link("/file", run=name, path=path) for path in status.pop("images")] if exists else []
-    )
-    return {**status, "run": link("/run", run=name) if exists else "", "pictures": pictures}
+    return {**status, "run": link("/run", run=name) if exists else ""}

@@ -13,11 +13,12 @@ from typing import Any
 
 import numpy as np
 
+from counterlens.app.reviewable import store_if_any
 from counterlens.runs import Run, reading, stored_logits
 
 FACTS = ("group", "slice", "tag")
 """Further facts by which images are filtered, where a table of the run has them."""
-_TABLES = ("gallery", "shortlist", "suspects", "slices", "members")
+_TABLES = ("gallery", "shortlist", "suspects")
 
 
 @dataclass(frozen=True)
@@ -84,8 +85,9 @@ def rows(run: Run) -> tuple[ImageRow, ...]:
         for kind in ("logits", "tables")
         for path in sorted((run.folder / kind).glob("*.json*"))
     )
+    store = store_if_any(run)
     with reading(run):
-        return _rows(run, stamp)
+        return _rows(run, (*stamp, len(store.history()) if store else 0))
 
 
 def page(
@@ -108,7 +110,8 @@ def choices(rows: Sequence[ImageRow]) -> dict[str, list[tuple[str, int]]]:
 
 @lru_cache(maxsize=8)
 def _rows(run: Run, stamp: object) -> tuple[ImageRow, ...]:
-    pictures, facts, listed = _from_tables(run)
+    pictures, listed = _from_tables(run)
+    facts = _facts(run)
     rows = _from_logits(run)
     known = {row["id"] for row in rows}
     rows += [row for row in listed if row["id"] not in known]
@@ -146,12 +149,9 @@ def _from_logits(run: Run) -> list[dict[str, Any]]:
     return out
 
 
-def _from_tables(
-    run: Run,
-) -> tuple[dict[str, str], dict[str, dict[str, tuple[str, ...]]], list[dict[str, Any]]]:
-    """Pictures and facts of images by id, and rows of tables that list images themselves."""
+def _from_tables(run: Run) -> tuple[dict[str, str], list[dict[str, Any]]]:
+    """Pictures of images by id, and rows of tables that list images themselves."""
     pictures: dict[str, str] = {}
-    facts: dict[str, dict[str, tuple[str, ...]]] = {}
     listed: dict[str, dict[str, Any]] = {}
     for name in _TABLES:
         for row in run.table(name):
@@ -160,9 +160,6 @@ def _from_tables(
             own = str(row["id"])
             if row.get("image"):
                 pictures.setdefault(own, str(row["image"]))
-            for fact in FACTS[name == "gallery" :]:  # a gallery's group is its heading
-                known = facts.setdefault(own, {})
-                known[fact] = _texts(known.get(fact, ()), row, fact)
             entry = {
                 "set": str(row.get("set", "")) or _set_of(str(row.get("group", name))),
                 "id": own,
@@ -171,19 +168,35 @@ def _from_tables(
                 "confidence": _share(row.get("confidence")),
             }
             listed.setdefault(own, entry)
-    return pictures, facts, list(listed.values())
+    return pictures, list(listed.values())
 
 
 def _set_of(group: str) -> str:
     return group.partition(":")[2] or group
 
 
-def _texts(before: Sequence[str], row: Mapping[str, Any], fact: str) -> tuple[str, ...]:
-    given = row.get(f"{fact}s", row.get(fact))
-    if fact == "tag" and given is None:
-        given = row.get("suggested")
-    values = given if isinstance(given, list) else [given] if given is not None else []
-    return tuple(dict.fromkeys([*before, *(str(value) for value in values)]))
+def _facts(run: Run) -> dict[str, dict[str, tuple[str, ...]]]:
+    """By image: groups of `audit --groups`, slices of `--slices`, tags of filters and reviewers."""
+    found: dict[str, dict[str, dict[str, None]]] = {}
+
+    def note(image: object, fact: str, *values: object) -> None:
+        known = found.setdefault(str(image), {}).setdefault(fact, {})
+        known.update(dict.fromkeys(map(str, values)))
+
+    for row in run.table("group_values"):
+        note(row["image"], "group", *(f"{k} = {v}" for k, v in row.items() if k != "image"))
+    for row in run.table("slice_images"):
+        if row["slice"]:  # most images are in none
+            note(row["image"], "slice", row["slice"])
+    for row in run.table("shortlist"):
+        note(row["id"], "tag", *row.get("suggested", ()))
+    store = store_if_any(run)
+    for verdict in store.latest() if store else []:
+        note(verdict.item, "tag", *verdict.tags)
+    return {
+        image: {fact: tuple(values) for fact, values in facts.items()}
+        for image, facts in found.items()
+    }
 
 
 def _share(value: object) -> float | None:

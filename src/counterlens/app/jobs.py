@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from counterlens.errors import CounterlensError, InputError
+from counterlens.progress import LIVE
 from counterlens.runs import read_object, write_json, write_text
 
 State = Literal["waiting", "running", "finished", "failed", "cancelled"]
@@ -76,6 +77,7 @@ class Jobs:
             with (home / "stdout").open("wb") as out, (home / "stderr").open("wb") as err:
                 process = subprocess.Popen(
                     [sys.executable, "-m", "counterlens", *job.argv],
+                    env={**os.environ, LIVE: str(home)},
                     stdin=subprocess.DEVNULL,
                     stdout=out,
                     stderr=err,
@@ -124,7 +126,7 @@ class Jobs:
             "left": left[1] if left else "",
             "error": error,
             "log": "\n".join(lines[-40:]),
-            "images": _images(Path(job.run)) if state == "running" else [],
+            "live": _live(home) if state == "running" else {},
         }
 
     def cancel(self, job: Job) -> None:
@@ -212,14 +214,12 @@ def _error(lines: Sequence[str], code: int | None) -> str:
     return lines[-1] if lines else f"The process ended with exit code {code}."
 
 
-def _images(run: Path) -> list[str]:
-    """Pictures that the run holds so far, oldest first."""
+def _live(home: Path) -> dict[str, Any]:
+    """The images of the search at its last step, each with its name and confidence."""
     try:
-        files = [p for p in (run / "images").glob("*.png") if not p.name.startswith(".")]
-        files.sort(key=lambda path: path.stat().st_mtime_ns)
-    except OSError:
-        return []
-    return [f"images/{path.name}" for path in files[-12:]]
+        return read_object(home / "live.json")
+    except (CounterlensError, OSError):
+        return {}
 
 
 def _alive(home: Path, job: Job) -> bool:

@@ -24,6 +24,7 @@ from counterlens.cli import repair as repairs
 from counterlens.cli import reproduce as figures
 from counterlens.cli import train as training
 from counterlens.cli.ending import exit_code
+from counterlens.cli.live import live
 from counterlens.cli.options import app
 from counterlens.progress import Heartbeat, doing, idle
 
@@ -71,7 +72,7 @@ def root(
 
 def main() -> NoReturn:
     """Entry point."""
-    with _heartbeat():
+    with _heartbeat(), live():
         code = exit_code(lambda: app(standalone_mode=False))
     sys.exit(code)
 

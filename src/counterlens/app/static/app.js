@@ -42,8 +42,28 @@
 (() => {
   const job = document.getElementById("job");
   if (!job || !["waiting", "running"].includes(job.dataset.state)) return;
-  const pictures = document.getElementById("pictures");
-  const shown = new Set([...pictures.querySelectorAll("img")].map((image) => image.getAttribute("src")));
+  const list = document.getElementById("live");
+  const rows = [];
+  const row = () => {
+    const item = document.createElement("li");
+    const [image, bar, name, value] = ["img", "meter", "span", "span"].map((tag) => document.createElement(tag));
+    image.className = "thumb";
+    name.className = "text";
+    value.className = "sub";
+    image.addEventListener("load", () => image.classList.toggle("small", image.naturalWidth <= 112));
+    item.append(image, bar, name, value);
+    list.append(item);
+    return { image, bar, name, value };
+  };
+  const draw = (found) => found.forEach((one, k) => {
+    const { image, bar, name, value } = rows[k] ??= row();
+    if (image.getAttribute("src") !== one.image) image.src = one.image;
+    image.alt = `Towards ${one.name}`;
+    bar.value = one.confidence;
+    bar.setAttribute("aria-label", `Confidence in ${one.name}`);
+    name.textContent = one.name;
+    value.textContent = `${(100 * one.confidence).toFixed(1)} %`;
+  });
   const look = async () => {
     let facts;
     try {
@@ -58,17 +78,7 @@
     if (facts.state !== job.dataset.state) { location.reload(); return; }
     document.getElementById("share").value = facts.share;
     if (facts.line) document.getElementById("line").textContent = facts.line;
-    for (const address of facts.pictures) {
-      if (shown.has(address)) continue;
-      shown.add(address);
-      const image = document.createElement("img");
-      image.src = address;
-      image.alt = "A picture of the run so far";
-      image.className = "thumb small";
-      const item = document.createElement("li");
-      item.append(image);
-      pictures.append(item);
-    }
+    draw(facts.live.rows || []);
     setTimeout(look, 700);
   };
   setTimeout(look, 400);

@@ -23,8 +23,9 @@ from counterlens.checks import check_images, check_labels
 from counterlens.classifier import Classifier
 from counterlens.errors import InputError
 from counterlens.metrics.similarity import changed_pixels, smoothness
-from counterlens.notation import EXPONENTS
+from counterlens.notation import EXPONENTS, show_radius
 from counterlens.objectives import log_confidence
+from counterlens.progress import showing
 from counterlens.search import frozen
 from counterlens.search.apgd import apgd_from_afar
 from counterlens.types import Images, Labels, Scores
@@ -107,7 +108,18 @@ def raise_confidence(
 
     Equation: ratio2020 (7)   x⁽ᵗ⁾ = argmax_{z ∈ [0,1]ᵈ, ‖z − x‖ ≤ ε} p̂_t(z)
     """
-    objective = log_confidence(lambda z: classifier(z) / temperature, target)
+    raised = log_confidence(lambda z: classifier(z) / temperature, target)
+    budgets = torch.as_tensor(ball.radius).expand(len(x)).tolist()
+    names = [
+        f"{classifier.classes[t]}, {ball.norm} {show_radius(ball.norm, r)}"
+        for t, r in zip(target.tolist(), budgets, strict=True)
+    ]
+
+    def objective(z: Images) -> Scores:
+        scores = raised(z)
+        showing(z.detach(), scores.detach().exp(), names)
+        return scores
+
     with frozen(classifier):
         return apgd_from_afar(objective, x, ball, steps=steps, generator=seeds).points
 

@@ -31,8 +31,10 @@ from counterlens.explanations.counterfactuals.uvce import (
     prepare,
     uvce,
 )
+from counterlens.generators.diffusion.cutouts import seen
 from counterlens.generators.diffusion.recompute import StoredSteps
 from counterlens.metrics.generation import psnr
+from counterlens.progress import showing
 from counterlens.runs import Number, Run, read_json, write_json
 from counterlens.search import frozen
 from counterlens.search.adam import Iterate
@@ -155,9 +157,9 @@ def _write_prepared(run: Run, i: int, x: torch.Tensor, one: Prepared) -> None:
     name = f"{i:03d}"
     again = one.inversion.images[0].cpu()
     words = []
-    for k, (word, seen) in enumerate(list(one.words[0].items())[:WORDS]):
+    for k, (word, heat) in enumerate(list(one.words[0].items())[:WORDS]):
         file = f"{name}-word-{k:02d}.png"
-        words.append({"word": word, "image": save(run, file, seen.cpu()[None].expand(3, -1, -1))})
+        words.append({"word": word, "image": save(run, file, heat.cpu()[None].expand(3, -1, -1))})
     mask = one.masks[0].cpu()
     known = {
         "reconstruction": save(run, f"{name}-reconstruction.png", again),
@@ -188,17 +190,22 @@ def _make(
 ) -> None:
     """The counterfactuals of one guide for some cases, as files."""
     model, updates = _editing(job).model, settings.chain.updates
+    term = class_term(guide, wanted)
+    names = [f"{case.words[1]}, {guide.name}" for case in cases]
 
     def report(k: int, now: Iterate) -> None:
         job.log(f"  {bar(k, updates)} {guide.name}: update {k} of {updates}, "
                 f"mean score {now.judged.mean().item():.3f}")  # fmt: skip
+        with torch.no_grad():
+            sure = term.on_crops(seen(now.points.detach(), term.side)[:, None])[:, 0].exp()
+        showing(now.points.detach(), sure, names)
         shown = [x.detach().cpu() for x in now.points[:16]]
         images.write_png(job.run.path("images", "preview.png"), images.tile(shown, columns=8))
 
     seeds: Seeds = torch.tensor([case.seed for case in cases], device=model.device)
     with frozen(guide):
         edit = uvce(
-            model, ready, [class_term(guide, wanted)],
+            model, ready, [term],
             [Change(case.goal, case.words) for case in cases], settings=settings, seeds=seeds,
             stored=stored, callback=report,
         )  # fmt: skip

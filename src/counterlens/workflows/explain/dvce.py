@@ -22,6 +22,7 @@ from counterlens.explanations.figure import Panel
 from counterlens.generators.diffusion.cutouts import seen
 from counterlens.generators.diffusion.memory import rows_at_a_time
 from counterlens.metrics.similarity import changed_pixels, smoothness
+from counterlens.progress import showing
 from counterlens.runs import Number, atomic
 from counterlens.search import frozen
 from counterlens.types import Images, Labels
@@ -109,7 +110,12 @@ def _batch(
         device=model.device,
     )
 
+    wanted = [names[t] for t in target.tolist()]
+
     def report(i: int, images: Images) -> None:
+        with torch.no_grad():
+            sure = terms[0].on_crops(seen(images, terms[0].side)[:, None])[:, 0].exp()
+        showing(images, sure, wanted)
         if i % 20 == 0:
             job.log(f"  step {i} of {settings.start}")
 
