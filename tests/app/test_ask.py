@@ -3,6 +3,8 @@
 Oracles: the command line itself; files on disk; the system's list of processes.
 """
 
+import base64
+import json
 import os
 import signal
 import sys
@@ -15,7 +17,7 @@ import pytest
 from app.visitor import visit
 from counterlens.app.jobs import Jobs
 from counterlens.data import open_set
-from counterlens.images import png_bytes
+from counterlens.images import decode, png_bytes
 from counterlens.runs import Run
 from journeys.command import Command
 from report_runs import audit_run
@@ -91,6 +93,11 @@ def test_the_browser_and_the_command_line_give_the_same_bytes(app, tmp_path, mon
         for f in (out, mine.folder)
     ]
     assert files[0] == files[1]
+    live = json.loads(next((here.folders.state / "jobs").glob("*/live.json")).read_text())
+    assert [row["name"] for row in live["rows"]] == ["cat, l2 0.5", "cat, l2 1.5"]
+    assert all(0 <= row["confidence"] <= 1 for row in live["rows"]) and live["more"] == 0
+    last = decode(base64.b64decode(live["rows"][1]["image"].partition(",")[2]), name="live")
+    assert last.shape == (32, 32, 3) and (last != decode(photo, name="photo")).any()
     compared = 0
     for name in files[0]:
         if name not in ("run.json", "report.html", "DONE"):  # they hold times
@@ -123,6 +130,26 @@ print("counterfactuals, pictures, 0 of 1 (40%), step 40 of 100, 3 s, about 5 s l
 child = os.fork()
 time.sleep(60)
 """
+
+
+LIVE = """
+import json, os, pathlib, sys, time
+(pathlib.Path(os.environ["COUNTERLENS_LIVE"]) / "live.json").write_text(json.dumps(
+    {"rows": [{"name": "cat, l2 1", "confidence": 0.25, "image": "data:image/png;base64,"}]}))
+print("searching, step 3 of 30, 4 s", file=sys.stderr, flush=True)
+time.sleep(60)
+"""
+
+
+def test_the_images_of_a_search_are_told_while_it_runs(app, tmp_path, monkeypatch):
+    fake(tmp_path, monkeypatch, LIVE)
+    here = app()
+    name = name_of(ask(here))
+    assert started(here, name)["live"]["rows"][0]["confidence"] == 0.25
+    (here.folders.state / "jobs" / name / "live.json").write_text("{torn")
+    assert here.get("/job.json", name=name).json()["live"] == {}
+    here.post("/job/cancel", params={"name": name})
+    assert finished(here, name)["live"] == {}
 
 
 def started(here: Any, name: str) -> dict[str, Any]:

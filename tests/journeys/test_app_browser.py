@@ -215,9 +215,11 @@ def test_from_a_mistake_to_its_explanation(visitor: Watched, tmp_path: Path, run
     page.get_by_label("Target, empty").fill("cat")
     page.get_by_text("Budget, further models, steps").click()
     page.get_by_label("Radii").fill("0.5 1.5")
-    page.get_by_label("Steps").fill("4")
+    page.get_by_label("Steps").fill("40")
     page.get_by_role("button", name="Explain").click()
     page.wait_for_url("**/job?**")
+    page.wait_for_selector("#live li meter", timeout=120_000)  # the search as it goes on
+    assert page.locator("#live li").count() == 2
     page.reload()  # the job goes on
     page.get_by_role("link", name="Open the run").click(timeout=120_000)
     page.wait_for_url("**/run?**")

@@ -200,7 +200,8 @@ def _allowed(here: Site, model: str) -> bool:
 def _question(here: Site, sent: FormData, images: tuple[str, ...]) -> Question:
     """The question of a form; anything the command could misread is refused."""
     model, method, norm = (_text(sent, key) for key in ("model", "method", "norm"))
-    judges = tuple(str(one) for one in sent.getlist("judge") if one and one != model)
+    named = (one.strip() for one in _text(sent, "judge").split(","))
+    judges = tuple(dict.fromkeys(one for one in named if one and one != model))
     for one in (model, *judges):
         if not _allowed(here, one):
             raise InputError(

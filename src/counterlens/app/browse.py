@@ -9,6 +9,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import HTMLResponse, Response
 
+from counterlens.app.explained import explanations
 from counterlens.app.folders import NotFound, describe
 from counterlens.app.images import ImageFilter, ImageRow, choices, page, rows
 from counterlens.app.pieces import cell, model_of, picture, small_picture, snapped, spec_of
@@ -18,6 +19,7 @@ from counterlens.app.site import Site, link, show, site
 from counterlens.app.study import has_study
 from counterlens.errors import InputError
 from counterlens.progress import idle
+from counterlens.report.kit.parts import anchor
 from counterlens.report.page import page as report_page
 from counterlens.runs import Run, file_bytes, reading
 from counterlens.runs.headline import headline_keys
@@ -52,7 +54,8 @@ def one(request: Request, run: str) -> HTMLResponse:
         listed = rows(opened)
         growing = _growth(here, run, opened)
     return show(
-        request, "run.html", page=page, run=run, images=len(listed), growth=growing,
+        request, "run.html", page=page, run=run, images=len(listed),
+        mistakes=sum(row.wrong for row in listed), growth=growing,
         done=opened.done,
         review=has_review(opened),
         study=has_study(opened),
@@ -124,7 +127,11 @@ def images(
     some, count, more = page(listed, wanted, after=after)
     query = {f.name: getattr(wanted, f.name) for f in fields(wanted)}
     query |= {"low": low, "high": high}
-    cells = [cell(here, run, opened, row) for row in some]
+    known = explanations(here, opened)
+    cells = [
+        {**cell(here, run, opened, row), "explained": known.get((row.set, row.id), [])[:3]}
+        for row in some
+    ]
     following = link("/images", run=run, **query, after=some[-1].number) if more else ""
     return show(
         request, "images.html", run=run, cells=cells, wanted=wanted, count=count,
@@ -134,7 +141,7 @@ def images(
 
 
 @router.get("/compare")
-def compare(request: Request, kind: str = "") -> HTMLResponse:
+def compare(request: Request, kind: str = "", most: int = 24) -> HTMLResponse:
     """Two runs side by side, with the images on which the answers flip."""
     here, run = site(request), request.query_params.getlist("run")
     if len(run) != 2 or run[0] == run[1]:
@@ -148,12 +155,15 @@ def compare(request: Request, kind: str = "") -> HTMLResponse:
     known = [{row.id: row for row in rows(one)} for one in opened]
     wanted = [row for row in flips if kind in ("", row["flip"])]
     cells = [
-        _flip(here, run, opened, known, row) for row in wanted[:120] if _both(known, row["image"])
+        _flip(here, run, opened, known, row)
+        for row in wanted[: max(0, most)]
+        if _both(known, row["image"])
     ]
     sections = [part for part in both.sections if part.name not in ("manifest", "flips")]
     return show(
         request, "compare.html", page=both, sections=sections, run=run, kind=kind, cells=cells,
         counts={word: sum(r["flip"] == word for r in flips) for word in ("negative", "positive")},
+        more=link("/compare", run=run, kind=kind, most=most + 96) if len(wanted) > most else "",
         shown=len(cells), total=len(wanted), names=[str(model_of(one)) for one in opened],
     )  # fmt: skip
 
@@ -197,12 +207,14 @@ def _growth(here: Site, name: str, run: Run) -> list[dict[str, Any]]:
     for row in run.table("counterfactuals"):
         if all(key in row for key in ("id", "target", "radius", "image", "original", "after")):
             grown.setdefault((str(row["id"]), str(row["target"])), []).append(row)
-    out = []
+    out: list[dict[str, Any]] = []
+    places: set[str] = set()
     for (own, target), steps in list(grown.items())[:24]:
         steps.sort(key=lambda row: row["radius"])
         out.append(
             {
                 "id": own,
+                "place": "" if own in places else f"growth-{anchor(own)}",
                 "target": target,
                 "predicted": str(steps[0].get("predicted", "")),
                 "original": link("/file", run=name, path=steps[0]["original"]),
@@ -218,6 +230,7 @@ def _growth(here: Site, name: str, run: Run) -> list[dict[str, Any]]:
                 ],
             }
         )
+        places.add(own)
     return out
 
 

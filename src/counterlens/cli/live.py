@@ -28,16 +28,20 @@ def live() -> Iterator[None]:
         yield
         return
     ended = threading.Event()
-    threading.Thread(target=_follow, args=(Path(folder), ended), daemon=True).start()
+    thread = threading.Thread(target=_follow, args=(Path(folder), ended), daemon=True)
+    thread.start()
     try:
         yield
     finally:
         ended.set()
+        thread.join(5)
 
 
 def _follow(folder: Path, ended: threading.Event) -> None:
     last: Iterates | None = None
-    while not ended.wait(PAUSE):
+    over = False
+    while not over:
+        over = ended.wait(PAUSE)
         now = shown()
         if now is None or now is last:
             continue

@@ -48,7 +48,7 @@ def sections(run: Run) -> list[Section]:
         rows = run.table(name)
         if not rows:
             continue
-        blocks = _units(run, rows) if name == "neurons" else _strips(run, rows)
+        blocks = _units(run, rows) if name == "neurons" else _strips(run, rows, name)
         if name == "counterfactuals":
             blocks += _numbers(run)
         text = [{k: v for k, v in row.items() if k not in _HIDDEN} for row in rows]
@@ -76,7 +76,7 @@ def _numbers(run: Run) -> list[Block]:
     return [*blocks, Protocols([("Verdicts", str(rule))])] if rule else blocks
 
 
-def _strips(run: Run, rows: Sequence[Mapping[str, Any]]) -> list[Block]:
+def _strips(run: Run, rows: Sequence[Mapping[str, Any]], table: str) -> list[Block]:
     groups: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
     for row in rows:
         target = str(row.get("target", row.get("family", "")))
@@ -89,8 +89,9 @@ def _strips(run: Run, rows: Sequence[Mapping[str, Any]]) -> list[Block]:
         known = f", really {first['label']}" if first.get("label") else ""
         sure = show(first.get("confidence"), "share")
         text = f"{name}: {first['predicted']} {sure}{known}{f', {model}' if model else ''}"
-        towards = f"towards {target}" if "target" in first else target
-        place = f"strip-{number}-{len(pictures)}-{anchor(target)}"
+        word = "evidence for" if table == "maps" else "towards"
+        towards = f"{word} {target}" if "target" in first else target
+        place = f"{table}-{number}-{anchor(target)}"
         strip = Strip(towards, text, pictures, place)
         if "after" in first:
             told = headline_row(part)
