@@ -288,6 +288,14 @@ def test_a_shortlist_with_a_damaged_row_is_one_line(app, run):
     assert answer.status_code == 400 and "Traceback" not in answer.text
 
 
+def test_a_run_without_its_start_is_one_line(app, run):
+    facts = json.loads((run.folder / "run.json").read_text())
+    del facts["started"]
+    (run.folder / "run.json").write_text(json.dumps(facts))
+    answer = app(run.folder.parent).get("/review", run=run.folder.name, reviewer="ann")
+    assert answer.status_code == 400 and "was damaged or changed" in answer.text
+
+
 def test_a_share_has_wilsons_interval():
     """Oracle: the closed form of the metrics, which loads torch."""
     from counterlens.metrics.intervals.closed_form import wilson

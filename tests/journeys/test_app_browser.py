@@ -5,6 +5,7 @@ raters are simulated; the explanation is a real one of a shipped model.
 """
 
 import json
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -142,6 +143,21 @@ def visitor(browser: Any, server: Started) -> Iterator[Watched]:
     assert watched.complaints == [] and watched.outside() == []
 
 
+def axe(page: Any) -> list[str]:
+    """Serious findings of axe-core, where AXE_CORE names its axe.min.js; npm has it."""
+    script = os.environ.get("AXE_CORE")
+    if not script:
+        return []
+    page.evaluate(Path(script).read_text(encoding="utf-8"))
+    found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")["violations"]
+    return [
+        f"{one['id']}: {node['html'][:100]}"
+        for one in found
+        if one["impact"] in ("serious", "critical")
+        for node in one["nodes"]
+    ]
+
+
 @pytest.mark.parametrize(
     ("scheme", "width"),
     [
@@ -170,6 +186,8 @@ def test_every_page_is_readable_named_and_never_scrolls_sideways(
         wrong |= {"wide": wide} if wide > width else {}
         if (found["ones"], found["lang"], found["main"]) != (1, "en", 1) or not found["title"]:
             wrong["frame"] = found
+        serious = axe(page)
+        wrong |= {"axe": serious} if serious else {}
         if wrong:
             problems[path] = wrong
     watched.context.close()

@@ -77,7 +77,9 @@ def store_of(run: Run) -> Store:
             _held.pop(path).close()
         if path not in _held:
             ids = [item.id for item in review_of(run).items]
-            _held[path] = Store.create(path, ids, about=about(run)).held()
+            with reading(run):
+                named = about(run)
+            _held[path] = Store.create(path, ids, about=named).held()
     return Store(path)
 
 

@@ -18,12 +18,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from counterlens.ball import Ball, Norm
+from counterlens.ball import Ball, Norm, show_radius
 from counterlens.checks import check_images, check_labels
 from counterlens.classifier import Classifier
 from counterlens.errors import InputError
 from counterlens.metrics.similarity import changed_pixels, smoothness
-from counterlens.notation import EXPONENTS, show_radius
+from counterlens.notation import EXPONENTS
 from counterlens.objectives import log_confidence
 from counterlens.progress import showing
 from counterlens.search import frozen
