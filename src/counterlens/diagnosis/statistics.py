@@ -56,8 +56,9 @@ def stored(part: nn.Module) -> tuple[Tensor, Tensor] | None:
 
 
 def norms(net: nn.Module) -> list[nn.Module]:
-    """The batch norms that use stored statistics."""
-    return [part for part in net.modules() if stored(part) is not None]
+    """The batch norms with stored statistics; those of TorchScript cannot be watched."""
+    scripted = torch.jit.ScriptModule
+    return [m for m in net.modules() if stored(m) is not None and not isinstance(m, scripted)]
 
 
 def fresh(net: nn.Module) -> bool:
