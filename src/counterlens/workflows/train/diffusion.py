@@ -125,7 +125,7 @@ def train_diffusion(data: Sequence[str], options: DiffusionTraining) -> Result:
     first = _first(job, model, images)
     if first is None:
         return Result(run)
-    second = _second(job, model, images, first)
+    second = _second(job, model, images, first) if recipe.unet.steps else _alone(model, first)
     _export(job, model, images, second)
     if second.done:
         _measure(job, model, images)
@@ -224,6 +224,12 @@ def _team(
         Trainable(net, loss.autoencoder_terms, optimizer),
         Trainable(critic, loss.critic_terms, against),
     ], loss.phase
+
+
+def _alone(model: LatentDiffusion, first: Autoencoder) -> Progress:
+    """The autoencoder as it was trained, without a second stage."""
+    model.vae.load_state_dict(first.vae.state_dict())
+    return Progress(done=True)
 
 
 def _second(job: _Job, model: LatentDiffusion, images: Captioned, first: Autoencoder) -> Progress:
