@@ -309,7 +309,8 @@ def _prove(
         want=want, allow=job.limits, other_changes=other_changes, over_placebos=over_placebos,
     )  # fmt: skip
     changed = picked is not before
-    why = proof.why + MORE_DATA * (picked.name == "refit") if changed else NOTHING
+    more_data = picked.name == "refit" and proof.verdict == "better"
+    why = proof.why + MORE_DATA * more_data if changed else NOTHING
     verdict = proof.verdict if changed else "not shown"
     run.write_table(
         "verdict", [{"verdict": verdict, "remedy": picked.name, "why": why, "want": want}]
