@@ -287,7 +287,8 @@ def test_the_command_exits_by_its_verdict(
         return Result(done)
 
     monkeypatch.setattr(run, "repair", fake)
-    line = ["repair", "zoo:cifar10-plain-small", "--fix", "a", "--check", "b", "--groups", "none"]
+    line = ["repair", "zoo:cifar10-plain-small", "--fix", "sample:cifar10"]
+    line += ["--check", "sample:cifar10", "--groups", "none"]
     result = CliRunner().invoke(app, line, catch_exceptions=False)
     assert result.exit_code == code and f"It is {verdict}." in result.output
 
