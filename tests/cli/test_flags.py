@@ -16,7 +16,11 @@ from counterlens.workflows.audit.options import AuditOptions
         ("go on with anyway=True.", "go on with --anyway."),
         ("ask for ood_score=msp,energy,odin.", "ask for --ood-score msp,energy,odin."),
         ("ood_fit is 3, expected a set.", "--ood-fit is 3, expected a set."),
-        ("limit is 0, expected 1 or more.", "limit is 0, expected 1 or more."),
+        ("limit is 0, expected 1 or more.", "--limit is 0, expected 1 or more."),
+        (
+            "attack_version is 'x', expected one of a, b.",
+            "--attack-version is 'x', expected one of a, b.",
+        ),
         ("Classifier(net, size=224) has no limit", "Classifier(net, size=224) has no limit"),
     ],
 )

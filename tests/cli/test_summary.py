@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from counterlens.cli.show.summary import show_run
+from counterlens.runs import Run
 from counterlens.workflows.compare.run import compare
 from report_runs import audit_run, explain_run
 
@@ -32,6 +33,23 @@ def test_an_audit_ends_with_its_key_numbers_gates_and_report(
     assert f"{100 * top.value:.1f}\u202f%  [{100 * top.low:.1f}, {100 * top.high:.1f}]" in said.err
     assert "FAIL  robust.l2-0.5.accuracy>=0.4" in said.err
     assert said.err.splitlines()[-1] == f"Report: {run.folder / 'report.html'}"
+
+
+@pytest.mark.usefixtures("width")
+def test_an_audit_names_the_next_command_where_it_can_be_typed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = audit_run(tmp_path / "run")
+    assert "Then:" not in _told(run, capsys)  # no mistakes, or no gradients: nothing to explain
+    uses = {"check": "uses", "status": "ok", "fix": "", "sure": "high"}
+    run.write_table("doctor", [{**uses, "found": "counterfactuals in pixels: yes; CAM: yes."}])
+    run.write_table("gallery", [{"group": "mistakes", "image": "images/x.png"}])
+    assert f"Then: counterlens explain {run.folder}" in _told(run, capsys)
+
+
+def _told(run: Run, capsys: pytest.CaptureFixture[str]) -> str:
+    show_run(run)
+    return capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("width")

@@ -115,7 +115,8 @@ def test_arrays_with_a_wrong_number_of_channels(counterlens: Command) -> None:
         (("--require", "accuracy.top1=0.9"), "accuracy.top1=0.9"),
         (("--ood", "sample:cifar10"), "cifar10"),
         (("--budget", "soon"), "soon"),
-        (("--limit", "0"), "limit is 0"),
+        (("--limit", "0"), "error: --limit is 0"),
+        (("--attack-version", "nope"), "error: --attack-version is 'nope'"),
     ],
 )
 def test_options_that_make_no_sense(

@@ -158,8 +158,9 @@ def command(
                 for field, one in declared.items()
                 if one.metadata["scope"] == "command"
             }
-            options = build(kind, flags, kind(**switches, **_required(kind, flags)), command=called)
+            start = kind(**switches, **_required(kind, flags))
             try:
+                options = build(kind, flags, start, command=called)
                 function(**given, options=options)
             except CounterlensError as error:
                 error.args = (in_flags(str(error), kind),)

@@ -67,6 +67,9 @@ def _sections(run: Run, command: str) -> tuple[list[Section], set[str]]:
     elif not modules:
         modules = [table1] if run.table("table1") else [quality, explained, audit, chapter]
     sections = [section for module in modules for section in module.sections(run)]
+    if command == "explain" and run.table("notes"):  # the pictures come first
+        notes: list[Block] = [Text(str(row["note"])) for row in run.table("notes")]
+        sections.append(Section("notes", "Notes on this run", notes))
     return sections, {table for module in modules for table in module.TABLES}
 
 
@@ -130,7 +133,8 @@ def _verdict(run: Run) -> Badge | None:
 
 def _notices(run: Run) -> list[Badge]:
     """Things to know before reading: warnings first, then remarks on the data."""
-    notices = [Badge(str(row["note"]), "warn") for row in run.table("notes")]
+    first = () if run.manifest["command"] == "explain" else run.table("notes")
+    notices = [Badge(str(row["note"]), "warn") for row in first]
     noted = run.manifest.get("notes")
     for name, lines in noted.items() if isinstance(noted, dict) else ():
         notices += [Badge(f"{name}: {line}") for line in lines]

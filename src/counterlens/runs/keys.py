@@ -233,7 +233,15 @@ _KNOWN: dict[str, tuple[str, Unit, Better, float | None]] = {
     "cgn.flips_background": ("Answers that a change of the ground flips", "share", "down", None),
     "compare.failures": ("Clear failures", "plain", "down", None),
     "screen.low_level_auroc": ("Told apart by low-level statistics", "share", "", None),
-    "filter.accuracy": ("Accuracy of a filter on the pool", "share", "", None),
+    "filter.accuracy": ("Accuracy on the pool", "share", "", None),
+    "classes.kept": ("Classes kept", "plain", "", None),
+    "classes.rare": ("Classes left out: too few images", "plain", "", None),
+    "classes.backdrop": ("Classes left out: backgrounds", "plain", "", None),
+    "classes.overlaps": ("Classes left out: overlapping another", "plain", "", None),
+    "classes.group": ("Classes left out: fine-grained", "plain", "", None),
+    "triage.suspects": ("Images whose label every model contradicts", "plain", "", None),
+    "labels.agree": ("Answers that are the label", "share", "", None),
+    "labels.doubtful": ("Labels in doubt", "share", "", None),
     "review.fleiss": ("Agreement of reviewers (Fleiss)", "plain", "up", None),
     "repair.accuracy_change": ("Change of accuracy by the repair", "share", "up", None),
     "repair.worst_group_change": ("Change of the worst group by the repair", "share", "up", None),
@@ -246,6 +254,7 @@ _KNOWN: dict[str, tuple[str, Unit, Better, float | None]] = {
     "bias.texture": ("Texture bias", "share", "", None),
     "bias.background_gap": ("Background gap", "share", "down", None),
 }
+_FUNNEL = {"pool": "Files in the pool", "pictures": "Pictures among them"}
 SCALED = "_scaled"  # the same metric after temperature
 OOD_SCORES = {
     "msp": "MSP",
@@ -270,6 +279,8 @@ def meaning(key: str) -> Meaning:
     >>> m = meaning("robust.linf-8_255.accuracy")
     >>> m.label, m.subject, m.better
     ('Robust accuracy, l∞ 8/255', 'linf-8_255', 'up')
+    >>> meaning("funnel.pool").label, meaning("funnel.wrong_in_all_crops").label
+    ('Files in the pool', 'Left after “wrong in all crops”')
     >>> meaning("calibration.ece_scaled").label
     'Calibration error (ECE) after temperature'
     """
@@ -278,6 +289,10 @@ def meaning(key: str) -> Meaning:
     base = metric.removesuffix(SCALED)
     stage = " after temperature" if base != metric else ""
     kind = "agreed" if base.startswith("agreed_") else base  # one key per second classifier
+    if area == "funnel":
+        stage = key.partition(".")[2]
+        words = _FUNNEL.get(stage, f"Left after “{stage.replace('_', ' ')}”")
+        return Meaning(key, area, subject, metric, words, "plain", "", None)
     if area == "ood_score":
         return _score_meaning(key, subject, metric)
     known = _KNOWN.get(f"{area.removesuffix('_gap')}.{kind}")
@@ -323,6 +338,8 @@ def subject_words(area: str, subject: str) -> str:
     if area in ("disagree", "persist"):
         way, dash, other = subject.partition("-")
         return f"{way} raised{dash and f', with {other}'}"
+    if area == "filter" and subject.isdecimal():
+        return f"filter {int(subject) + 1}"
     if area == "gradient":
         return subject.replace("_", " ")
     if area == "corruption":
@@ -353,11 +370,15 @@ def show(value: float | None, unit: Unit = "plain", *, digits: int = 1) -> str:
 
     >>> show(0.9321, "share"), show(1.23456), show(None), show(0.0412, "share", digits=2)
     ('93.2\\u202f%', '1.235', '–', '4.12\\u202f%')
+    >>> show(12345.0)
+    '12,345'
     """
     if value is None:
         return "–"
     if unit == "share":
         return f"{100 * value:.{digits}f}{NARROW}%".replace("-", "−")
+    if abs(value) >= 10_000 and float(value).is_integer():  # a count
+        return f"{int(value):,}".replace("-", "−")
     return f"{value:.4g}".replace("-", "−")
 
 

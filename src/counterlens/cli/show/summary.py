@@ -1,6 +1,7 @@
 """The end of a command on the terminal: what was found, in reading order, and what to open next."""
 
 import os
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,21 @@ def show_run(run: Any, parts: Sequence[Any] = ()) -> None:
     report = run.folder / "report.html"
     if report.exists():
         console.print(f"Report: {_short_path(report)}", soft_wrap=True, highlight=False)
+    step = _next_step(command, run)
+    if step:
+        console.print(f"Then: counterlens {step}", soft_wrap=True, highlight=False)
+
+
+def _next_step(command: str, run: Any) -> str:
+    """What one usually types next, as it can be typed; empty where it depends or cannot be done."""
+    at = shlex.quote(str(_short_path(run.folder)))
+    if command == "audit":
+        uses = [row["found"] for row in run.table("doctor") if row["check"] == "uses"]
+        wrong = any(row["group"] == "mistakes" for row in run.table("gallery"))
+        own_code = " --trust-remote-code" * (".py:" in str(run.manifest.get("model")))
+        can = wrong and any("counterfactuals in pixels: yes" in text for text in uses)
+        return f"explain {at}{own_code}" if can else ""
+    return ""
 
 
 def _numbers(console: Console, run: Any, command: str) -> None:
@@ -71,7 +87,7 @@ def _sentences(console: Console, run: Any) -> int:
         for row in rows[:SENTENCES]
     ]
     if rows and not judged:
-        lines.append(f"{second_opinion(rows[0])}.")
+        lines.append(f"{second_opinion(rows[0])}; --with MODEL asks one.")
     if len(rows) > SENTENCES:
         lines.append(f"{len(rows) - SENTENCES} more are in the report.")
     lines += [f"note: {row['note']}" for row in run.table("notes")]

@@ -53,7 +53,7 @@ def second_opinion(row: StoredRow) -> str:
     """Whether other models see the target in the changed picture too, or were not asked."""
     opinions = row.get("opinions") or ()
     if not opinions:
-        return "No second model was asked (--with)"
+        return "No second model has judged the changed picture"
     parts = [
         f"{one['judge']} agrees ({row['target']} {show(one['after'], 'share')})"
         if one["agrees"]

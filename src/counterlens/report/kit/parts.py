@@ -134,7 +134,7 @@ def number_matrix(
         for m in metrics
         for line in dict.fromkeys(n.protocol for k, n in shown.items() if meaning(k).metric == m)
     ]
-    return Table(caption, columns, rows), Protocols(protocols)
+    return Table(caption, columns, rows, stack=True), Protocols(protocols)
 
 
 def plain_table(

@@ -14,7 +14,6 @@ from counterlens.report.kit.blocks import (
     Row,
     Section,
     Table,
-    Text,
     Tone,
 )
 from counterlens.report.kit.parts import digits, number_cell, number_list, plain_table
@@ -49,6 +48,7 @@ def sections(run: Run) -> list[Section]:
     out = [
         Section("summary", "Side by side", _summary(run, summary), _lead(run, summary)),
         *seen.sections(run),
+        Section("plots", "The same numbers as plots", _plots(summary)),
         *families.sections(run),
         Section("paired", "Paired differences", _paired(run.table("paired")), _PAIRED),
         Section("flips", "Flips", _flips(run), _FLIPS),
@@ -177,13 +177,18 @@ def _summary(run: Run, rows: Sequence[Mapping[str, Any]]) -> list[Block]:
     columns.append(Column("Limit", numeric=True, sub="allowed gap"))
     protocols = [(at[key, m]["label"], at[key, m]["protocol"]) for key in keys for m in models]
     protocols = [pair for pair in dict.fromkeys(protocols) if pair[1]]
-    figures = [_dots(key, models, at) for key in keys]
-    return [
-        Table("Models side by side", columns, body, quiet=True),
-        Text(f"Rule: {run.manifest.get('rule', '')}"),
-        Row([figure for figure in figures if figure], small=True),
-        Protocols(protocols),
-    ]
+    rule = ("Rule of the verdicts", str(run.manifest.get("rule", "")))
+    table = Table("Models side by side", columns, body, quiet=True)
+    return [table, Protocols([rule, *protocols])]
+
+
+def _plots(rows: Sequence[Mapping[str, Any]]) -> list[Block]:
+    """A plot per number of the summary, one dot and interval per model."""
+    models = list(dict.fromkeys(row["model"] for row in rows))
+    at = {(row["key"], row["model"]): row for row in rows}
+    drawn = [_dots(key, models, at) for key in dict.fromkeys(row["key"] for row in rows)]
+    figures = [figure for figure in drawn if figure]
+    return [Row(figures, small=True)] if figures else []
 
 
 def _cell(row: Mapping[str, Any]) -> Cell:

@@ -69,11 +69,10 @@ def _numbers(run: Run) -> list[Block]:
         caption="How often each budget was enough",
         subject="Budget",
     )
-    blocks: list[Block] = []
-    if matrix:
-        blocks += [replace(matrix[0], folded=True), matrix[1]]
+    blocks: list[Block] = [replace(matrix[0], folded=True)] if matrix else []
     rule = run.manifest.get("rule")
-    return [*blocks, Protocols([("Verdicts", str(rule))])] if rule else blocks
+    lines = [*(matrix[1].lines if matrix else ()), *([("Verdicts", str(rule))] if rule else ())]
+    return [*blocks, Protocols(lines)] if lines else blocks
 
 
 def _strips(run: Run, rows: Sequence[Mapping[str, Any]], table: str) -> list[Block]:

@@ -421,7 +421,8 @@ def in_flags(text: str, kind: type[Any]) -> str:
     """A library's error in the words of the command line: `limit=40` becomes `--limit 40`.
 
     Errors say what to change in Python; the options of the command, by their keywords, are
-    rewritten here and nowhere else.
+    rewritten here and nowhere else: `NAME=VALUE` anywhere, `NAME is …` and `NAME has …` at the
+    beginning.
     """
     for name, one in options_of(kind).items():
         flag = (one.metadata["flag"] or f"--{name.replace('_', '-')}").split("/")[0]
@@ -432,6 +433,5 @@ def in_flags(text: str, kind: type[Any]) -> str:
             return flag if values == ["True"] else " ".join(f"{flag} {value}" for value in values)
 
         text = re.sub(pattern, typed, text)
-        if flag != f"--{name}":  # changes has 'x', expected …
-            text = re.sub(rf"^{name}(?= (is|has) )", flag, text)
+        text = re.sub(rf"^{name}(?= (is|has) )", flag, text)  # changes has 'x', expected …
     return text

@@ -212,7 +212,8 @@ def _class_table(rows: Sequence[Mapping[str, Any]]) -> Table:
         Column("Mean confidence", numeric=True),
         Column("Mostly taken for", sub="share of the class"),
     ]
-    return Table("Class by class", columns, body, sortable=True, folded=len(rows) > _SMALL_CLASSES)
+    folded = len(rows) > _SMALL_CLASSES
+    return Table("Class by class", columns, body, sortable=True, folded=folded, stack=True)
 
 
 def _confusion_table(rows: Sequence[Mapping[str, Any]]) -> Table:
