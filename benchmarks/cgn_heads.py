@@ -17,10 +17,8 @@ both; frozen trunk with three seeds, trained trunk where --trunk trained is give
 - Grad-CAM of the answered class per head against true masks of pets (the border of the trimaps
   counts as neither), beside maps that know nothing of the image.
 
-Results: results/cgn_heads.json, docs/papers/cgn2021.md: a frozen trunk with one seed (originals
-with two), without the trained trunk, for which there was no time. They were computed from the
-features and the heads that this script had stored, by the same functions; Grad-CAM as the weighted
-sum of the last convolution's maps, which it is where a mean and a linear layer follow.
+Results: results/cgn_heads.json, docs/papers/cgn2021.md: the frozen trunk with three seeds, without
+the trained trunk, which wants a GPU.
 """
 
 import argparse
