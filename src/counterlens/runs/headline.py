@@ -12,12 +12,15 @@ AUDIT = (
     *("groups.worst", "slices.confirmed"),
     *("bias.shape", "bias.texture", "bias.background_gap", "bias.colour_flip", "bias.frame_flip"),
 )
+_MINED = ("funnel.pool", "funnel.shortlist", "filter.accuracy", "screen.low_level_auroc")
 HEADLINES = {
     "audit": AUDIT,
     "disagree": (
         *("disagree.succeeded", "disagree.p_up", "disagree.p_down", "disagree.real"),
         *("disagree.real_change", "persist.succeeded", "persist.carried"),
     ),
+    "curate adversarial": _MINED,
+    "curate ood": _MINED,
     "explain": ("counterfactual.reached", "counterfactual.agreed"),
 }
 """Kinds of numbers, AREA.METRIC, by command; the report has the rest."""

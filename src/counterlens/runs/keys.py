@@ -254,7 +254,11 @@ _KNOWN: dict[str, tuple[str, Unit, Better, float | None]] = {
     "bias.texture": ("Texture bias", "share", "", None),
     "bias.background_gap": ("Background gap", "share", "down", None),
 }
-_FUNNEL = {"pool": "Files in the pool", "pictures": "Pictures among them"}
+_FUNNEL = {
+    "pool": "Files in the pool",
+    "pictures": "Pictures among them",
+    "shortlist": "On the shortlist",
+}
 SCALED = "_scaled"  # the same metric after temperature
 OOD_SCORES = {
     "msp": "MSP",
