@@ -30,7 +30,7 @@ def averaged(folders: Sequence[Path], shares: Sequence[float], name: str, out: P
     """Write the mean of some checkpoints."""
     if len(folders) < 2 or len(shares) != len(folders) or min(shares) <= 0:
         raise InputError(
-            f"{len(folders)} models and {len(shares)} shares came, expected two or more models "
+            f"got {len(folders)} models and {len(shares)} shares, expected two or more models "
             "with a share above 0 each, e.g. --shares 1,2."
         )
     models = [checkpoint.load(folder) for folder in folders]

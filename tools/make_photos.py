@@ -344,11 +344,11 @@ def pairs(given: Iterable[str], kind: Callable[[str], Any], option: str) -> dict
     for text in given:
         stage, equals, value = text.partition("=")
         if stage not in STAGES or not equals:
-            raise InputError(f"{option} {text} came, expected STAGE=…, a stage of {STAGES}.")
+            raise InputError(f"got {option} {text}, expected STAGE=…, a stage of {STAGES}.")
         try:
             out[stage] = kind(value)
         except ValueError:
-            raise InputError(f"{option} {text} came, expected a number after the =.") from None
+            raise InputError(f"got {option} {text}, expected a number after the =.") from None
     return out
 
 
@@ -358,7 +358,7 @@ def job_of(given: argparse.Namespace) -> Job:
     for text in given.set:
         stage, colon, change = text.partition(":")
         if stage not in SECONDS or not colon:
-            raise InputError(f"--set {text} came, expected STAGE:KEY=VALUE.")
+            raise InputError(f"got --set {text}, expected STAGE:KEY=VALUE.")
         changes[stage] = (*changes.get(stage, ()), change)
     seconds = {**SECONDS, **pairs(given.seconds, float, "--seconds")}
     until = None if given.minutes is None else time.monotonic() + 60 * given.minutes

@@ -246,7 +246,7 @@ def main() -> int:
     try:
         unknown = [stage for stage in given.only if stage not in STAGES]
         if unknown:
-            raise InputError(f"--only {unknown[0]} came, expected some of {', '.join(STAGES)}.")
+            raise InputError(f"got --only {unknown[0]}, expected some of {', '.join(STAGES)}.")
         if given.stage:
             train_row(given.rows[0], given)
             return 0

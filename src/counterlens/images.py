@@ -187,7 +187,7 @@ def prepare(pixels: Pixels, preprocess: Preprocess, *, channels: int = 3) -> Pla
     """
     if pixels.ndim != 3 or pixels.shape[2] != 3:
         raise InputError(
-            f"a picture of shape {pixels.shape} came, expected (height, width, 3): uint8 RGB."
+            f"got a picture of shape {pixels.shape}, expected (height, width, 3): uint8 RGB."
         )
     if channels == 3 and resized(pixels.shape[:2], preprocess) == pixels.shape[:2]:
         cut = _centre(pixels, *preprocess.size)
@@ -197,11 +197,11 @@ def prepare(pixels: Pixels, preprocess: Preprocess, *, channels: int = 3) -> Pla
 
 def _prepare(image: Image.Image, preprocess: Preprocess, channels: int) -> Planes:
     if channels not in (1, 3):
-        raise InputError(f"a model of {channels} colour channels came, expected 1 or 3.")
+        raise InputError(f"got a model of {channels} colour channels, expected 1 or 3.")
     rows, columns = resized((image.height, image.width), preprocess)
     if rows * columns > MAX_PIXELS:
         raise InputError(
-            f"a picture of {image.height} × {image.width} pixels came, too oblong to be "
+            f"a picture of {image.height} × {image.width} pixels is too oblong to be "
             f"resized to {rows} × {columns}. Crop it first."
         )
     if channels == 1:
@@ -237,7 +237,7 @@ def ten_crops(
     rows, columns = resized(pixels.shape[:2], cut)
     if rows * columns > MAX_PIXELS:
         raise InputError(
-            f"a picture of {pixels.shape[0]} × {pixels.shape[1]} pixels came, too oblong to be "
+            f"a picture of {pixels.shape[0]} × {pixels.shape[1]} pixels is too oblong to be "
             f"resized to {rows} × {columns}. Crop it first."
         )
     image = Image.fromarray(pixels)
@@ -307,7 +307,7 @@ def to_pixels(image: AnyImage) -> Pixels:
     low, high = float(array.min()), float(array.max())
     if array.ndim != 3 or not -1e-6 <= low <= high <= 1 + 1e-6:  # written so that NaN fails too
         raise InputError(
-            f"an image of shape {array.shape} spanning [{low:.3g}, {high:.3g}] came, expected "
+            f"got an image of shape {array.shape} spanning [{low:.3g}, {high:.3g}], expected "
             "channels × height × width in [0, 1]."
         )
     return (array * 255).round().clip(0, 255).astype(np.uint8).transpose(1, 2, 0)
@@ -393,7 +393,7 @@ def tile(
     cells = [to_pixels(image) for image in images]
     if not cells or {cell.shape[:2] for cell in cells} != {cells[0].shape[:2]}:
         shapes = sorted({cell.shape for cell in cells})
-        raise InputError(f"images of shapes {shapes} came, expected one or more of one size.")
+        raise InputError(f"got images of shapes {shapes}, expected one or more of one size.")
     columns = min(len(cells), columns or math.ceil(math.sqrt(len(cells))))
     rows = math.ceil(len(cells) / columns)
     height, width = cells[0].shape[:2]

@@ -174,10 +174,10 @@ def parse_scores(text: str | Sequence[str]) -> tuple[str, ...]:
     unknown = sorted(wanted - {*OOD_SCORES, "all"})
     if unknown or not wanted:
         near = nearest(unknown[0], [*OOD_SCORES, *ALIASES]) if unknown else None
-        came = f"{unknown[0]!r} came" if unknown else "no score came"
+        got = f"got {unknown[0]!r}" if unknown else "no score given"
         meant = f" (did you mean {near}?)" if near else ""
         raise InputError(
-            f"OOD scores: {came}{meant}, expected all or some of {', '.join(OOD_SCORES)}, "
+            f"OOD scores: {got}{meant}, expected all or some of {', '.join(OOD_SCORES)}, "
             "separated by commas."
         )
     return OOD_SCORES if "all" in wanted else tuple(name for name in OOD_SCORES if name in wanted)

@@ -39,7 +39,7 @@ def shards(rows: int, size: int) -> list[Shard]:
     [(0, 2), (2, 4), (4, 5)]
     """
     if size < 1:
-        raise InputError(f"a shard of {size} images came, expected 1 or more.")
+        raise InputError(f"got a shard of {size} images, expected 1 or more.")
     return [Shard(i, i * size, min((i + 1) * size, rows)) for i in range(math.ceil(rows / size))]
 
 

@@ -323,7 +323,7 @@ def test_verdicts_wait_in_the_browser_while_the_server_is_dead(
         app.kill()
         for key in "aura":
             page.keyboard.press(key)
-        said(page, "#waiting", "^4 not yet kept")
+        said(page, "#waiting", "^4 not yet saved")
         assert len(kept(runs, "dora")) == 2
     with started(runs, port=app.port) as again:
         page.goto(again.address)

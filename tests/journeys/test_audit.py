@@ -168,7 +168,7 @@ def test_a_family_is_named_described_and_drawn(counterlens: Command) -> None:
     ]
     page = Path("both/compare/report.html").read_text("utf-8")
     assert "Accuracy against size" not in page  # two points say nothing
-    assert "Accuracy when they may decline" in page
+    assert "Accuracy against coverage" in page
     assert Path("both/1-small/report.html").is_file()
 
 

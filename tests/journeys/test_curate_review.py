@@ -354,7 +354,7 @@ def test_families_are_told_by_name_or_by_a_card():
             ["freeze", "RUN", "--out", "set", "--format", "zip"],
             "form is 'zip', expected one of folder, webdataset",
         ),
-        (["freeze", "nowhere", "--out", "set"], "is no run folder"),
+        (["freeze", "nowhere", "--out", "set"], "is not a run folder"),
         (["review", "RUN"], "--reviewer NAME"),
         (["review", "RUN", "--take", "absent.jsonl"], "does not exist"),
     ],

@@ -109,7 +109,7 @@ def test_methods_are_compared_from_the_command_line(folder, tmp_path):
     ("words", "told"),
     [
         (["--evaluate", "--arm", "magic"], "arm is 'magic', expected one of pixel"),
-        (["--evaluate", "--radius", "1", "--radius", "2"], "2 budgets came"),
+        (["--evaluate", "--radius", "1", "--radius", "2"], "got 2 budgets"),
         (["--evaluate", "--targets", "0"], "targets 0"),
         (["--evaluate", "--arm", "pixel", "--lpips", "nowhere.ckpt"], "not at nowhere.ckpt"),
         (["--method", "dvce", "--generator", "nowhere/at/all"], "no generator"),

@@ -86,7 +86,7 @@ def test_the_extremes_of_an_attribute_are_candidates() -> None:
 
 
 def test_too_few_images_are_refused() -> None:
-    with pytest.raises(InputError, match="40 images or more, 20 came"):
+    with pytest.raises(InputError, match="40 images or more, got 20"):
         find_slices(np.zeros((20, 3)), np.zeros(20, int), np.zeros(20, int))
 
 

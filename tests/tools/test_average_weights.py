@@ -54,6 +54,6 @@ def test_models_of_other_layers_and_shares_that_do_not_fit_are_refused(tmp_path)
     one, other = made(tmp_path / "0", 0), made(tmp_path / "1", 1, [4, 4, 4, 8])
     with pytest.raises(InputError, match="differ in architecture"):
         averaged([one, other], [1, 1], "mean", tmp_path / "mean")
-    with pytest.raises(InputError, match="2 models and 1 shares came"):
+    with pytest.raises(InputError, match="got 2 models and 1 shares"):
         averaged([one, one], [1], "mean", tmp_path / "mean")
     assert not (tmp_path / "mean").exists()

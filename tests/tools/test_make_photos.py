@@ -198,7 +198,7 @@ def test_what_a_call_cannot_mean_is_refused(tmp_path):
     read = make_photos.arguments().parse_args
     common = ["train", "--data", str(tmp_path), "--out", str(tmp_path)]
     for words, message in (
-        (["--seconds", "vae=3"], "--seconds vae=3 came"),
+        (["--seconds", "vae=3"], "got --seconds vae=3"),
         (["--steps", "unet=many"], "expected a number"),
         (["--set", "unet.steps=3"], "expected STAGE:KEY=VALUE"),
     ):

@@ -175,7 +175,7 @@ def test_a_kept_training_is_audited_elsewhere_without_being_made_again(ran, tmp_
 
 def test_an_unknown_stage_is_one_clear_line(ran, tmp_path, monkeypatch, capsys):
     assert make(monkeypatch, tmp_path, "--only", "large") == 2
-    assert "--only large came, expected some of train, main" in capsys.readouterr().err
+    assert "got --only large, expected some of train, main" in capsys.readouterr().err
 
 
 def audited(folder, ood, numbers, n=10, weights="w"):

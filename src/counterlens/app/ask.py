@@ -243,7 +243,9 @@ async def _images(here: Site, sent: FormData) -> tuple[str, ...]:
     sample, number = _text(sent, "sample"), _text(sent, "number")
     if sample in zoo.samples() and re.fullmatch(r"\d{1,7}", number):
         return (f"sample:{sample}#{number}",)
-    raise InputError("No picture came. Drop one, choose a file, or take one of a shipped sample.")
+    raise InputError(
+        "No picture was sent. Drop one, choose a file, or take one of a shipped sample."
+    )
 
 
 async def _keep(here: Site, upload: UploadFile) -> str:

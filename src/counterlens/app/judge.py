@@ -234,7 +234,7 @@ def _named(reviewer: str, role: str) -> str:
     if not name or len(name) > 80 or not name.isprintable():
         raise InputError("A reviewer's name has 1 to 80 printable characters.")
     if role not in ("reviewer", "adjudicator"):
-        raise InputError(f"role {role!r} came, expected reviewer or adjudicator.")
+        raise InputError(f"got role {role!r}, expected reviewer or adjudicator.")
     return name
 
 
@@ -242,7 +242,7 @@ def _number(text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise InputError(f"{text!r} came, expected a number.") from None
+        raise InputError(f"got {text!r}, expected a number.") from None
 
 
 def _contested(store: Store, name: str) -> list[Task]:
@@ -317,7 +317,7 @@ def _verdict(row: Any) -> Verdict:
     except (KeyError, TypeError, AttributeError):
         raise InputError("a verdict lacks item, reviewer, role, verdict, tags or mark.") from None
     if not 16 <= len(texts["mark"]) <= 64 or texts["verdict"] not in VERDICTS:
-        raise InputError("a verdict came without a mark of its own, or without a known word.")
+        raise InputError("a verdict has no identifier of its own, or is not a known word.")
     name = _named(texts["reviewer"], texts["role"])
     return Verdict(
         texts["item"], name, texts["verdict"], reason, tuple(tags), texts["role"],

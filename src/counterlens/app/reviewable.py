@@ -14,7 +14,7 @@ from typing import Any
 from counterlens.errors import InputError
 from counterlens.review import Store, store_path
 from counterlens.runs import Run, reading
-from counterlens.workflows.curate.shortlist import about
+from counterlens.workflows.curate.review import about
 
 _making = threading.Lock()
 _held: dict[Path, sqlite3.Connection] = {}

@@ -141,7 +141,7 @@ def _keep_crash(text: str) -> str:
         path.write_text(text, encoding="utf-8")
     except OSError:
         return ""
-    return f" The traceback is kept in {path}."
+    return f" The traceback is in {path}."
 
 
 def _print(text: str) -> None:

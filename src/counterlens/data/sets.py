@@ -102,7 +102,7 @@ def sample_rows(count: int, limit: int | None, seed: int) -> Int64[np.ndarray, "
     if limit is None or limit >= count:
         return np.arange(count)
     if limit < 1:
-        raise InputError(f"a limit of {limit} pictures came, expected 1 or more.")
+        raise InputError(f"got a limit of {limit} pictures, expected 1 or more.")
     return np.sort(np.random.default_rng(seed).choice(count, limit, replace=False))
 
 

@@ -42,7 +42,7 @@ class Limits:
 
     def __post_init__(self) -> None:
         if not 0 < self.confidence <= 1:
-            raise InputError(f"a confidence of {self.confidence} came, expected a share in (0, 1].")
+            raise InputError(f"got a confidence of {self.confidence}, expected a share in (0, 1].")
         if self.per not in ("crop", "mean"):
             raise InputError(f"per is {self.per!r}, expected crop or mean.")
         if self.confusion < 1 or (self.shortlist is not None and self.shortlist < 1):

@@ -32,7 +32,7 @@ class OutsideLimits:
 
     def __post_init__(self) -> None:
         if not 0 <= self.confidence < 1:
-            raise InputError(f"a confidence of {self.confidence} came, expected a share in [0, 1).")
+            raise InputError(f"got a confidence of {self.confidence}, expected a share in [0, 1).")
         for count in (self.answer, self.shortlist):
             if count is not None and count < 1:
                 raise InputError("per_answer and shortlist take 1 or more images.")

@@ -11,11 +11,11 @@ from jaxtyping import Float64, Int64
 
 from counterlens.filters.label_errors import Suspects
 
-Probs = Float64[np.ndarray, "n k"]
-Codes = Int64[np.ndarray, "n"]
+Probabilities = Float64[np.ndarray, "n k"]
+Integers = Int64[np.ndarray, "n"]
 
 
-def doubtful(probs: Probs, labels: Codes) -> tuple[Suspects, Codes]:
+def doubtful(probs: Probabilities, labels: Integers) -> tuple[Suspects, Integers]:
     """Images that count for another class in the confident joint; with the class of each image.
 
     Equation: northcutt2021 (1)   C_ij = |{x : ỹ = i, argmax_{l : p_l(x) ≥ t_l} p_l(x) = j}|
@@ -40,7 +40,7 @@ def doubtful(probs: Probs, labels: Codes) -> tuple[Suspects, Codes]:
     return Suspects(rows[order], margin[rows][order]), counted
 
 
-def fold_of(keys: Sequence[str], labels: Codes, folds: int, seed: int) -> Codes:
+def fold_of(keys: Sequence[str], labels: Integers, folds: int, seed: int) -> Integers:
     """The fold of each image: classes spread evenly, equal keys in one fold.
 
     >>> fold_of(["a", "b", "a", "c"], np.array([0, 0, 0, 0]), 2, 0).tolist()

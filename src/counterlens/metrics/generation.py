@@ -36,7 +36,7 @@ def kid(generated: _Features, real: _Features) -> float:
     """
     if min(len(generated), len(real)) < 2:
         raise InputError(
-            f"{len(generated)} and {len(real)} images came, expected 2 or more of each."
+            f"got {len(generated)} and {len(real)} images, expected 2 or more of each."
         )
     generated, real = generated.double(), real.double()
     d = generated.shape[1]
@@ -84,7 +84,7 @@ def recall(generated: _Features, real: _Features, *, k: int = 3) -> float:
     Equation: recall2019 (2)   1/|Φ_r| Σ_{φ ∈ Φ_r} [∃ φ' ∈ Φ_g: ‖φ − φ'‖ ≤ ‖φ' − NN_k(φ')‖]
     """
     if len(generated) <= k:
-        raise InputError(f"{len(generated)} images came, expected more than {k}.")
+        raise InputError(f"got {len(generated)} images, expected more than {k}.")
     radius = (
         torch.cdist(generated, generated).kthvalue(k + 1, dim=1).values
     )  # the nearest is itself

@@ -46,7 +46,7 @@ def multilabel_numbers(
     """
     if logits.shape != targets.shape or logits.shape[1] != len(labels):
         raise InputError(
-            f"logits of shape {tuple(logits.shape)} and targets of shape {targets.shape} came for "
+            f"got logits of shape {tuple(logits.shape)} and targets of shape {targets.shape} for "
             f"{len(labels)} labels, expected a column of both per label."
         )
     truth = torch.from_numpy(np.asarray(targets, dtype=np.int64))

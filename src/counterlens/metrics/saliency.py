@@ -153,8 +153,8 @@ def _overlap(first: MaskBatch, second: MaskBatch) -> tuple[Tensor, Tensor]:
 def _check(saliency: SaliencyMap, mask: MaskBatch) -> None:
     if saliency.shape != mask.shape or saliency.ndim != 3:
         raise InputError(
-            f"a map of shape {tuple(saliency.shape)} and a mask of shape {tuple(mask.shape)} "
-            "came, expected both (batch, height, width)."
+            f"got a map of shape {tuple(saliency.shape)} and a mask of shape {tuple(mask.shape)}"
+            ", expected both (batch, height, width)."
         )
     if mask.dtype != torch.bool:
         raise InputError(f"the mask is {mask.dtype}, expected bool. Pass mask > 0.5.")

@@ -259,7 +259,7 @@ def find_slices(
     """
     if len(features) < 4 * LEAST:
         raise InputError(
-            f"slices need {4 * LEAST} images or more, {len(features)} came: give more images."
+            f"slices need {4 * LEAST} images or more, got {len(features)}: give more images."
         )
     wrong, given = answers != labels, (features, labels, answers, measures or {})
     fits, candidates = _candidates(*given, (seed, 0))

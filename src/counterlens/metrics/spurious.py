@@ -52,7 +52,9 @@ def placed(outside: Vector, background: Vector, *, seed: int = 0) -> Place | Non
         background: area outside the object per image.
     """
     if outside.shape != background.shape:
-        raise InputError(f"{len(outside)} shares came with {len(background)} areas.")
+        raise InputError(
+            f"got {len(outside)} shares and {len(background)} areas, expected as many of each."
+        )
     there = np.isfinite(outside)
     share, area = outside[there], background[there]
     if len(share) < 2:

@@ -5,7 +5,7 @@ Paper: Qin et al. 2020 (u2net2020). The file is the user's; small ones of 5 MB l
 Differs: nothing; input and output are scaled as its authors do.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +14,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from counterlens.errors import InputError, MissingExtra, first_line
+from counterlens.generators.cgn.natural import Salient
 from counterlens.generators.diffusion.cutouts import seen
 from counterlens.types import Images
 
-Salient = Callable[[Images], Float[Tensor, "b 1 h w"]]
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 

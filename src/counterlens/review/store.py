@@ -71,11 +71,11 @@ class Verdict:
 
     def __post_init__(self) -> None:
         if self.verdict not in VERDICTS:
-            raise InputError(f"verdict {self.verdict!r} came, expected {', '.join(VERDICTS)}.")
+            raise InputError(f"got verdict {self.verdict!r}, expected {', '.join(VERDICTS)}.")
         if self.role not in ROLES:
-            raise InputError(f"role {self.role!r} came, expected {' or '.join(ROLES)}.")
+            raise InputError(f"got role {self.role!r}, expected {' or '.join(ROLES)}.")
         if not self.reviewer.strip():
-            raise InputError("a verdict came without a reviewer's name. Add --reviewer NAME.")
+            raise InputError("a verdict has no reviewer's name. Add --reviewer NAME.")
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ class Store:
             for row in rows:
                 if not base.execute(_KNOWN, (row.item,)).fetchone():
                     raise InputError(
-                        f"a verdict on {row.item!r} came, which is not in the shortlist."
+                        f"a verdict is on {row.item!r}, which is not in the shortlist."
                     )
             before = base.total_changes
             base.executemany(

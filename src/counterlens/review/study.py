@@ -87,9 +87,9 @@ class Answer:
 
     def __post_init__(self) -> None:
         if self.better not in BETTER or self.arm not in ARMS or self.a == self.b:
-            raise InputError("an answer came without a known word for which is better.")
+            raise InputError("an answer does not say by a known word which is better.")
         if not self.rater.strip() or not 16 <= len(self.mark) <= 64:
-            raise InputError("an answer came without a rater or without a mark of its own.")
+            raise InputError("an answer has no rater or no identifier of its own.")
         wanted = set(QUESTIONS) if self.arm == ARMS[0] else set()
         sides = all(set(texts) == {"A", "B"} for texts in self.questions.values())
         if set(self.questions) != wanted or not sides:

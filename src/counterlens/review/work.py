@@ -45,7 +45,7 @@ def share_out(
     """
     names = list(dict.fromkeys(" ".join(name.split()) for name in reviewers if name.strip()))
     if len(names) < 2 or len({same_person(name) for name in names}) < len(names):
-        raise InputError(f"{len(names)} reviewers came, expected two different names or more.")
+        raise InputError(f"got {len(names)} reviewers, expected two different names or more.")
     if not 0 <= overlap <= 1:
         raise InputError(f"the overlap is {overlap:g}, expected a share in [0, 1].")
     given: dict[str, list[int]] = {name: [] for name in names}
@@ -130,7 +130,7 @@ def set_gold(store: Store, answers: Mapping[str, str]) -> int:
         if item not in known:
             raise InputError(f"gold item {item!r} is not in the shortlist.")
         if verdict not in VERDICTS:
-            raise InputError(f"{item}: {verdict!r} came, expected {', '.join(VERDICTS)}.")
+            raise InputError(f"{item}: got {verdict!r}, expected {', '.join(VERDICTS)}.")
     with store.writing() as base:
         base.execute("DELETE FROM gold")
         base.executemany("INSERT INTO gold VALUES (?, ?)", list(answers.items()))

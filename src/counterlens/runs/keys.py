@@ -232,7 +232,7 @@ _KNOWN: dict[str, tuple[str, Unit, Better, float | None]] = {
     "cgn.flips_object": ("Answers that a change of the object flips", "share", "", None),
     "cgn.flips_background": ("Answers that a change of the ground flips", "share", "down", None),
     "compare.failures": ("Clear failures", "plain", "down", None),
-    "screen.low_level_auroc": ("Told apart by low-level statistics", "share", "", None),
+    "screen.low_level_auroc": ("Separable by low-level statistics", "share", "", None),
     "filter.accuracy": ("Accuracy on the pool", "share", "", None),
     "classes.kept": ("Classes kept", "plain", "", None),
     "classes.rare": ("Classes left out: too few images", "plain", "", None),

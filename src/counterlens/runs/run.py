@@ -124,7 +124,7 @@ class Run:
         except OSError:  # for instance a name that is too long
             here = False
         if not here:
-            raise InputError(f"{folder} is no run folder: it has no run.json.{_beside(folder)}")
+            raise InputError(f"{folder} is not a run folder: it has no run.json.{_beside(folder)}")
         run = cls(folder)
         _ = run.manifest  # refuses a damaged one
         return run
@@ -245,7 +245,7 @@ def how_to_resume() -> str:
     if run is None or not run.folder.is_dir() or run.done:
         return "no run was under way, so there is nothing to resume."
     return (
-        f"what was done is kept in {run.folder}. To go on, repeat the command with "
+        f"the work so far is in {run.folder}. To go on, repeat the command with "
         f"--out {run.folder} --resume."
     )
 

@@ -23,7 +23,7 @@ def nearest(
     """
     if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[1]:
         raise InputError(
-            f"embeddings of shapes {a.shape} and {b.shape} came, expected rows of equal length."
+            f"got embeddings of shapes {a.shape} and {b.shape}, expected rows of equal length."
         )
     first, second = _unit(a, "a"), _unit(b, "b")
     if not len(second) or (apart and len(second) < 2):

@@ -153,7 +153,7 @@ def shrunk(pixels: Pixels, rows: int, columns: int) -> Plane:
     """Luminance as a grid of exact area means; smaller pictures are spread the same way."""
     if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] not in (1, 3):
         raise InputError(
-            f"a picture of {pixels.dtype} and shape {pixels.shape} came, expected uint8 "
+            f"got a picture of {pixels.dtype} and shape {pixels.shape}, expected uint8 "
             "height × width × 3."
         )
     grey = pixels.astype(np.float64)

@@ -83,11 +83,11 @@ def features(pixels: Pixels) -> _Vector:
     """
     if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] not in (1, 3):
         raise InputError(
-            f"a picture of {pixels.dtype} and shape {pixels.shape} came, expected uint8 "
+            f"got a picture of {pixels.dtype} and shape {pixels.shape}, expected uint8 "
             "height × width × 3."
         )
     if min(pixels.shape[:2]) < 8:
-        raise InputError(f"a picture of {pixels.shape[:2]} pixels came, expected 8 × 8 or more.")
+        raise InputError(f"got a picture of {pixels.shape[:2]} pixels, expected 8 × 8 or more.")
     rgb = np.repeat(pixels, 3, axis=2) if pixels.shape[2] == 1 else pixels
     luma, *chroma = _luma_chroma(rgb.astype(np.float64))
     return np.array(_colour(rgb) + _edges(luma) + _codec(rgb, luma, chroma))
@@ -101,7 +101,7 @@ def auroc(a: _Rows, b: _Rows, seed: int = 0) -> Number:
     """
     if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[1]:
         raise InputError(
-            f"features of shapes {a.shape} and {b.shape} came, expected rows of equal length."
+            f"got features of shapes {a.shape} and {b.shape}, expected rows of equal length."
         )
     fewest = min(len(a), len(b))
     protocol = (

@@ -20,13 +20,13 @@ def test_ctrl_c_says_what_is_kept_and_how_to_go_on(
     assert command(work, TrainOptions) == 130
     out = capsys.readouterr()
     assert out.out == "" and len(out.err.splitlines()) == 1
-    assert f"interrupted; what was done is kept in {tmp_path / 'run'}" in out.err
+    assert f"interrupted; the work so far is in {tmp_path / 'run'}" in out.err
     assert "--resume" in out.err
 
 
 def test_errors_name_flags_where_flags_are_typed(capsys: pytest.CaptureFixture[str]) -> None:
     def work() -> Run:
-        raise InputError("no images came. Name a set: out_data=SPEC.")
+        raise InputError("no images given. Name a set: out_data=SPEC.")
 
     assert command(work, TrainOptions) == 2
-    assert capsys.readouterr().err == "error: no images came. Name a set: --out-data SPEC.\n"
+    assert capsys.readouterr().err == "error: no images given. Name a set: --out-data SPEC.\n"

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from counterlens.errors import InputError
+from counterlens.errors import InputError, MissingExtra
 from counterlens.images import write_png
 from counterlens.runs import Number, Run
 from counterlens.workflows._shared.options import Output, Resumable, option, record
@@ -49,7 +49,20 @@ def test_a_table_becomes_a_frame(tmp_path: Path) -> None:
     pytest.importorskip("pandas")
     run = Run.create(tmp_path / "run", "audit", {})
     run.write_table("t", [{"a": 1, "b": "x"}, {"a": 2, "b": "y"}])
-    assert Result(run).frame("t").to_dict("list") == {"a": [1, 2], "b": ["x", "y"]}
+    result, columns = Result(run), {"a": [1, 2], "b": ["x", "y"]}
+    assert result.frame("t").to_dict("list") == columns
+    assert result.table("t").frame().to_dict("list") == columns
+
+
+def test_a_frame_without_pandas_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run.create(tmp_path / "run", "audit", {})
+    run.write_table("t", [{"a": 1}])
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(MissingExtra, match="pip install pandas"):
+        Result(run).table("t").frame()
+    assert Result(run).table("t") == [{"a": 1}]
 
 
 def test_a_notebook_shows_numbers_gates_and_sentences_by_itself(tmp_path: Path) -> None:

@@ -133,7 +133,7 @@ def test_folders_of_imagenet_c_open_with_and_without_their_group(tmp_path):
     [
         ({"corruptions": "fogg"}, "did you mean fog"),
         ({"corruptions": "fog", "severities": "6"}, "expected some of 1, 2, 3, 4, 5"),
-        ({"corruption_files": "cifar10-c@x"}, "came without corruptions"),
+        ({"corruption_files": "cifar10-c@x"}, "is given without corruptions"),
         ({"corruptions": "fog", "corruption_files": "mnist-c@x"}, "expected NAME@ROOT"),
         ({"corruptions": "fog", "corruption_files": "cifar10-c@/no"}, "/no does not exist"),
     ],

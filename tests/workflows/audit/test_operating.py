@@ -63,7 +63,7 @@ def test_costs_move_decisions_and_the_page_shows_the_points(result: Result) -> N
     ("given", "told"),
     [
         ({"threshold": "recall:catt:0.9"}, "Did you mean cat"),
-        ({"threshold": ["risk:0.1", "risk:0.1"]}, "came twice"),
+        ({"threshold": ["risk:0.1", "risk:0.1"]}, "is given twice"),
         ({"costs": "nowhere.csv"}, "is no file"),
         ({"require": "operating.risk-0.1.risk<=0.1"}, "without its --threshold"),
     ],

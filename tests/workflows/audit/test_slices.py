@@ -66,7 +66,7 @@ def test_bad_slices_are_one_line() -> None:
     model = Classifier(Pooled(), open_set("sample:cifar10").classes, size=32)
     with pytest.raises(InputError, match=r"slices: Pooled has no linear layer.*slice_encoder="):
         audit(model, "sample:cifar10", slices=True, limit=20, quiet=True)
-    with pytest.raises(InputError, match="came without slices"):
+    with pytest.raises(InputError, match="is given without slices"):
         audit(model, "sample:cifar10", slice_encoder="zoo:cifar10-clip", limit=20, quiet=True)
     with pytest.raises(InputError, match="expected an image–text pair"):
         audit(model, "sample:cifar10", slices=True, slice_encoder="zoo:cifar10-plain-small")

@@ -159,7 +159,7 @@ def test_audits_that_noted_nothing_are_compared_as_before(tmp_path: Path) -> Non
     folders = [audit_run(tmp_path / name, model=name, seed=i).folder for i, name in enumerate("ab")]
     run = compare(folders, out=tmp_path / "compare")
     assert run.table("families") == []
-    assert "Accuracy when they may decline" in html(run)
+    assert "Accuracy against coverage" in html(run)
 
 
 @pytest.mark.parametrize(("models", "plotted"), [("ab", False), ("abc", False), ("abcd", True)])

@@ -188,7 +188,9 @@ def test_textures_give_themselves_away_and_the_page_says_so(cleaned):
     number = cleaned.numbers["outdata.all.auroc"]
     assert number.value > 0.95 and number.low < number.value <= number.high
     page = (cleaned.folder / "report.html").read_text()
-    assert "What went and why" in page and "Does the pool give itself away?" in page
+    assert (
+        "Removed pictures and why" in page and "Do low-level statistics separate the pool?" in page
+    )
     assert cleaned.numbers["outdata.kept"].n == 80
 
 

@@ -125,7 +125,7 @@ def test_attention_masks_are_those_of_each_image_in_any_company(rng):
     ("options", "words"),
     [
         ({"unit": [7]}, "units 0 … 2"),
-        ({}, "no feature came"),
+        ({}, "no feature given"),
         ({"unit": [0], "mask": "nowhere.png"}, "no mask nowhere.png"),
         ({"unit": [0], "changes": ["speed=3"]}, "expected KEY=VALUE"),
         ({"npca": ["cat:0"]}, "data=SPEC"),

@@ -198,7 +198,7 @@ def test_a_plan_counts_and_fits_nothing(
         ({"groups_from": "column:kind"}, "names the class itself"),
         ({"groups_from": "column:one"}, "1 different values"),
         ({"remedies": "erase,dfrr"}, "Did you mean dfr"),
-        ({"remedies": "pairs"}, "no edit came"),
+        ({"remedies": "pairs"}, "no edit is given"),
         ({"pairs": "box:0,0,2,1"}, "outside the picture"),
         ({"pairs": "column:place"}, "different labels"),
         ({"want": "groups.best"}, "expected one of"),

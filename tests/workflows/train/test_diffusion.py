@@ -72,7 +72,7 @@ def test_a_stopped_run_continues_to_the_same_weights(tmp_path):
 
 
 def test_settings_that_do_not_fit_are_refused(tmp_path):
-    with pytest.raises(InputError, match="no data came"):
+    with pytest.raises(InputError, match="no data given"):
         train_diffusion([], out=tmp_path / "a")
     with pytest.raises(InputError, match="which no training has"):
         train_diffusion(["sample:cifar10"], changes=["unet.stepps=3"], out=tmp_path / "b")
@@ -90,7 +90,7 @@ def test_a_run_may_begin_with_the_weights_of_another(tmp_path):
     )  # fmt: skip
     before, after = weights(first), weights(second)
     assert all(torch.equal(before[key], after[key]) for key in before)
-    with pytest.raises(InputError, match="has other shapes than asked for"):
+    with pytest.raises(InputError, match="has other shapes than the settings"):
         train_diffusion(
             ["sample:cifar10"], changes=[*TINY, "shape.unet=[8,8]", *still], quiet=True,
             out=tmp_path / "third", device="cpu", cache=tmp_path / "cache",

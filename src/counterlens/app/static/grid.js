@@ -20,7 +20,7 @@
     if (!cell || !one) return;
     const image = cell.querySelector("img");
     if (image.getAttribute("src") !== one.thumb) image.src = one.thumb;
-    image.alt = `${one.label}${one.verdict ? `, you said ${one.verdict}` : ", not judged"}`;
+    image.alt = `${one.label}${one.verdict ? `, your verdict: ${one.verdict}` : ", not judged"}`;
     cell.dataset.verdict = one.verdict;
     cell.querySelector("span").textContent = one.verdict ? `${one.label}: ${one.verdict}` : one.label;
   };

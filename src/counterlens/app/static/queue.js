@@ -23,7 +23,7 @@ const Verdicts = (() => {
 
   const waiting = (text = "") => {
     const count = read().length;
-    document.getElementById("waiting").textContent = count ? `${count} not yet kept${text}` : "";
+    document.getElementById("waiting").textContent = count ? `${count} not yet saved${text}` : "";
   };
   const problem = (text) => {
     const shown = document.getElementById("problem");
@@ -63,7 +63,7 @@ const Verdicts = (() => {
         for (const tell of listeners) tell(facts);
       } catch (error) {
         if (error.refused && some.length > 1) { size = 1; continue; } // find the one that is refused
-        if (error.refused) { drop([some[0].mark]); problem(`Not kept: ${error.message}`); continue; }
+        if (error.refused) { drop([some[0].mark]); problem(`Not saved: ${error.message}`); continue; }
         if (error.stale) problem(error.message);
         waiting(", trying again");
         sending = false;

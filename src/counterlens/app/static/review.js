@@ -111,7 +111,7 @@
     if (!one) return;
     queue.unshift(one);
     show();
-    $("revealed").textContent = `You said ${one.verdict}. Judge again: the later verdict counts.`;
+    $("revealed").textContent = `Your verdict: ${one.verdict}. Judge again: the later verdict counts.`;
     $("revealed").hidden = false;
   };
   const zoom = () => {

@@ -189,7 +189,7 @@ def _name(source: Any) -> str:
 def _renamed(image_set: ImageSet, name: str | None, classes: Sequence[str] | None) -> ImageSet:
     if classes is not None and len(classes) < len(image_set.classes):
         raise InputError(
-            f"{len(classes)} class names came for {image_set.name}, expected "
+            f"got {len(classes)} class names for {image_set.name}, expected "
             f"{len(image_set.classes)}."
         )
     return replace(

@@ -82,7 +82,7 @@ def dvce(
     """
     if x.shape[-2:] != (model.side, model.side):
         raise InputError(
-            f"images of {x.shape[-1]} × {x.shape[-2]} pixels came, expected "
+            f"got images of {x.shape[-1]} × {x.shape[-2]} pixels, expected "
             f"{model.side} × {model.side}, the generator's."
         )
     schedule = model.schedule

@@ -151,7 +151,7 @@ def counterfactuals(
         raise InputError(f"{len(targets)} lists of targets for {len(x)} images, expected one each.")
     budgets = tuple(default_radii(norm, (x.shape[2], x.shape[3])) if radii is None else radii)
     if not budgets:
-        raise InputError("no radius came, expected at least one, e.g. 1.5.")
+        raise InputError("no radius given, expected at least one, e.g. 1.5.")
     Ball(norm, torch.tensor(budgets))  # refuses a negative one before any work is done
     rows = [(i, t, r) for i, wanted in enumerate(targets) for t in wanted for r in budgets]
     image, target = (torch.tensor(column) for column in list(zip(*rows, strict=True))[:2])

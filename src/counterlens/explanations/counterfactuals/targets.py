@@ -44,7 +44,7 @@ def targets_of(
     """
     similar_classes = similar_classes or {}
     if not words:
-        raise InputError(f"no target came, expected a class or one of {', '.join(WORDS)}.")
+        raise InputError(f"no target given, expected a class or one of {', '.join(WORDS)}.")
     named = {
         word: class_index(classes, word) for word in words if word not in (*WORDS, *similar_classes)
     }

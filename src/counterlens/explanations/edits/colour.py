@@ -76,7 +76,7 @@ def _hsv(x: Images) -> Float[Tensor, "b 3 h w"]:
     """Hue, saturation, value, each in [0, 1]."""
     if x.shape[1] != 3:
         raise InputError(
-            f"images of {x.shape[1]} channels came, expected 3: grey has no colour to change."
+            f"got images of {x.shape[1]} channels, expected 3: grey has no colour to change."
         )
     top, which = x.max(1)
     span = top - x.amin(1)

@@ -30,7 +30,7 @@ def zoom(x: Images, factor: float, *, towards: tuple[float, float] = (0, 0)) -> 
     A factor above 1 is a crop resized to the full size, below 1 shows more than there is.
     """
     if factor <= 0:
-        raise InputError(f"a zoom of {factor} came, expected above 0, e.g. 1.1.")
+        raise InputError(f"got a zoom of {factor}, expected above 0, e.g. 1.1.")
     size = 1 / factor
     return resample(x, size, towards[0] * (1 - size), towards[1] * (1 - size))
 
@@ -47,7 +47,7 @@ def frame_variants(
     ['right 6.2 %', 'left 6.2 %', 'down 6.2 %', 'up 6.2 %', 'scale × 1.1', 'crop upper left', ...]
     """
     if not 0 < crop <= 1:
-        raise InputError(f"a crop of {crop} came, expected the share to keep, e.g. 0.9.")
+        raise InputError(f"got a crop of {crop}, expected the share to keep, e.g. 0.9.")
     sweep = []
     for s in shifts:
         for name, right, down in (("right", s, 0), ("left", -s, 0), ("down", 0, s), ("up", 0, -s)):

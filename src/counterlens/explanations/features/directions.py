@@ -113,7 +113,7 @@ def driven(
     other = (labels >= 0) & (labels != target)
     taken = other & (logits.argmax(1) == target)
     if not other.any():
-        raise InputError("no image of another class came, so there is nothing to take for it.")
+        raise InputError("no image of another class given, so there is nothing to take for it.")
     usual = values[other].median()
     rest = logits.clone()
     rest[:, target] = float("-inf")

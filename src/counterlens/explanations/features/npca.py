@@ -83,7 +83,7 @@ def neural_pca(last: nn.Linear, features: Float[Tensor, "n d"], target: int) -> 
     """
     if len(features) < 2:
         raise InputError(
-            f"{len(features)} image of the class came, expected 2 or more to compare. "
+            f"got {len(features)} image of the class, expected 2 or more to compare. "
             "Give more with data=SPEC."
         )
     if not torch.isfinite(features).all():

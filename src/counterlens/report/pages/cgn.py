@@ -87,7 +87,7 @@ def _table(run: Run) -> Section | None:
         "Medians over the seeds, last epoch; below each value all seeds in order. The test "
         "pictures have colours and textures drawn independently of the digit. Study and paper "
         "used generators picked by hand; these were trained from scratch. New ones: accuracy on "
-        "counterfactuals nobody learnt from. CAM IoU: overlap of the heat map with the digit "
+        "new counterfactuals. CAM IoU: overlap of the heat map with the digit "
         "alone, and the mean of that and of the overlap of the cold part with the background; "
         "compare both with the trivial maps below. Flips: answers that change when the object or "
         "the ground alone does."
@@ -157,8 +157,8 @@ def _photographs(run: Run) -> Section | None:
     blocks: list[Block] = [number_list(numbers, caption="Masks and flags")]
     blocks += plain_table("excluded", run.table("excluded"), drawn=False)
     lead = (
-        "Flagged images are kept: each carries its flags in the manifest. Examples of every flag "
-        "stand below."
+        "Flagged images stay in the set: each carries its flags in the manifest. Examples of "
+        "every flag stand below."
         if "compose.mask.area" in numbers
         else "Masks below a tenth, above nine tenths, or with more than half a bit per pixel "
         "have collapsed: shape and background are no longer apart."

@@ -235,7 +235,7 @@ def _paired(rows: Sequence[Mapping[str, Any]]) -> list[Block]:
         badge = (
             Badge(f"{better} is better", "good")
             if row["clear"]
-            else Badge("not told apart", "muted")
+            else Badge("no clear difference", "muted")
         )
         verdict = str((row.get("trust") or {}).get("verdict"))
         doubt = {"weak": "an attack is weak", "do not quote": "do not quote"}.get(verdict, "")

@@ -90,7 +90,7 @@ def _screens(run: Run) -> Section | None:
         blocks += plain_table("copies", copies, drawn=False)
     lead = (
         "A set that colour, edges and codec alone tell from other images tests these, not what "
-        "the images show: 50 % is nothing given away."
+        "the images show: 50 % means that they cannot tell."
     )
     return Section("screens", "Screens", blocks, lead) if blocks else None
 

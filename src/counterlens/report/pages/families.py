@@ -227,7 +227,7 @@ def _responses(rows: Sequence[Mapping[str, Any]]) -> Figure | None:
     svg = plots.curves(
         lines,
         title="Accuracy against response rate",
-        x_label="Share of images it answers, surest first",
+        x_label="Coverage: share of images answered, most confident first",
         y_label="Accuracy",
         x_percent=True,
         ys=ys,
@@ -237,13 +237,13 @@ def _responses(rows: Sequence[Mapping[str, Any]]) -> Figure | None:
     data = Table("Accuracy at a response rate", columns, body)
     counts = sorted({max(int(row["n"]) for row in own) for own in sets})
     caption = (
-        "Left: each model answers only when surest. Right: it answers always. "
+        "Left: each model answers only its most confident images. Right: it answers all. "
         f"n = {counts[-1]:,} images at the right end; curves start at {_LEAST} images."
     )
     if len(sets) > _BANDS:
         caption += " Intervals are in the table."
     legend = [(plots.swatch(i), line.name) for i, line in enumerate(lines)]
-    return Figure("Accuracy when they may decline", svg, caption, legend, data)
+    return Figure("Accuracy against coverage", svg, caption, legend, data)
 
 
 def _at(own: Sequence[Mapping[str, Any]], rate: float) -> Cell:

@@ -51,7 +51,7 @@ def _removed(run: Run) -> Section:
         Column("Share", numeric=True),
         Column("Rule", long=True),
     ]
-    blocks: list[Block] = [Table("What went and why", columns, body, stack=True, quiet=True)]
+    blocks: list[Block] = [Table("Removed pictures and why", columns, body, stack=True, quiet=True)]
     classes = run.table("removed_classes")
     if classes:
         blocks += plain_table("classes that went", classes, drawn=False)
@@ -62,12 +62,12 @@ def _removed(run: Run) -> Section:
     titles["class name"] = _REASONS["class name"][0]
     blocks += galleries(run, _REASONS, titles)
     if rows:
-        blocks += plain_table("pictures that went", rows, drawn=False)
+        blocks += plain_table("removed pictures", rows, drawn=False)
     lead = (
-        f"{total:,} pictures came, {left:,} stay. A picture that several rules name is counted "
+        f"Of {total:,} pictures, {left:,} stay. A picture that several rules name is counted "
         "under the first of them."
     )
-    return Section("removed", "What went and why", blocks, lead)
+    return Section("removed", "Removed pictures and why", blocks, lead)
 
 
 def _low_level(run: Run) -> Section:
@@ -92,7 +92,9 @@ def _low_level(run: Run) -> Section:
         "A network that can tell the pool from the data by colour, sharpness or codec need not "
         "look at what they show. 50 % is chance, 100 % gives all away."
     )
-    return Section("low-level", "Does the pool give itself away?", blocks, lead, "Low-level traces")
+    return Section(
+        "low-level", "Do low-level statistics separate the pool?", blocks, lead, "Low-level traces"
+    )
 
 
 def _sentence(number: Number | None) -> str:

@@ -45,7 +45,7 @@ def sections(run: Run) -> list[Section]:
     held = {k: n for k, n in run.numbers.items() if k.startswith("held_out.")}
     blocks: list[Block] = [_warnings(warned)]
     if held:
-        blocks.append(number_list(held, caption="The kept weights on held-out images"))
+        blocks.append(number_list(held, caption="The chosen weights on held-out images"))
     figures = [
         _figure(rows, _ACCURACY, "Held-out accuracy", "Accuracy"),
         _figure(rows, _CONFIDENCE, "Mean confidence on held-out images", "Mean confidence"),

@@ -117,7 +117,9 @@ def honest_gradient(engine: Engine, ball: Ball, places: tuple[Images, ...], y: L
         return Flag(name, "bad", None, "the margin has no gradient at any point")
     off = max(rates, key=lambda rate: max(rate, 1 / rate) if rate > 0 else torch.inf)
     status: FlagStatus = "bad" if not 0.2 < off < 5 else "weak" if not 0.5 < off < 2 else "ok"
-    detail = f"along its gradient the margin grows at {off:.0%} of the promised rate"
+    detail = (
+        f"along its gradient the margin grows at {off:.0%} of the rate that the gradient predicts"
+    )
     return Flag(name, status, off, detail)
 
 

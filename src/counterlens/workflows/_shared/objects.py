@@ -50,7 +50,7 @@ class Objects:
             return [self.model_spec(one, str(name)) for name, one in given.items()]
         several = given if isinstance(given, list | tuple) else [given]
         if not several:
-            raise InputError("no model came, expected one or more.")
+            raise InputError("no model given, expected one or more.")
         return [self.model_spec(one) for one in several]
 
     def model_spec(self, given: object, name: str | None = None) -> str:

@@ -25,6 +25,20 @@ class Numbers(dict[str, Number]):
         raise KeyError(f"the result has no number {key!r}. {hint}")
 
 
+class Table(list[dict[str, Any]]):
+    """The rows of a table, each a dictionary from column to value."""
+
+    def frame(self) -> "DataFrame":
+        """The rows as a pandas DataFrame, where pandas is installed."""
+        try:
+            import pandas
+        except ImportError:
+            raise MissingExtra(
+                "frame needs pandas: pip install pandas. Without it, .table(name) gives rows."
+            ) from None
+        return pandas.DataFrame(self)
+
+
 @dataclass(frozen=True, repr=False)
 class Result:
     """A finished run: its numbers, tables, images and page. A notebook shows a summary of it.
@@ -61,19 +75,13 @@ class Result:
         """The names of the tables."""
         return self.run.tables()
 
-    def table(self, name: str) -> list[dict[str, Any]]:
-        """A table as rows; empty where the run has no table of this name."""
-        return self.run.table(name)
+    def table(self, name: str) -> Table:
+        """A table as rows, with `.frame()` for pandas; empty where the run has no such table."""
+        return Table(self.run.table(name))
 
     def frame(self, name: str) -> "DataFrame":
         """A table as a pandas DataFrame, where pandas is installed."""
-        try:
-            import pandas
-        except ImportError:
-            raise MissingExtra(
-                "frame needs pandas: pip install pandas. Without it, .table(name) gives rows."
-            ) from None
-        return pandas.DataFrame(self.table(name))
+        return self.table(name).frame()
 
     def images(self, name: str | None = None) -> "list[PillowImage]":
         """Pillow images: of a gallery ("mistakes"), of a table, or all of the run."""

@@ -70,7 +70,7 @@ def check_corruptions(settings: Settings) -> None:
         parse_corruptions(settings.corruptions)
     elif files:
         raise InputError(
-            "corruption_files came without corruptions. Name some: corruptions=common."
+            "corruption_files is given without corruptions. Name some: corruptions=common."
         )
     if files and files.partition("@")[0] not in PUBLISHED:
         raise InputError(

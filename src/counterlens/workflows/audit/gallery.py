@@ -1,4 +1,4 @@
-"""Pictures of a run: the worst mistakes, and the strangers it is surest about."""
+"""Pictures of a run: the worst mistakes, and the unknown images with the highest confidence."""
 
 from collections.abc import Sequence
 

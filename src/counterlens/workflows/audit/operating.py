@@ -36,7 +36,7 @@ def check_operating(settings: Settings) -> None:
     """Refuse thresholds that cannot be read, and files of costs that are not there."""
     targets = [operating.parse_target(text) for text in settings.threshold]
     if len({target.text for target in targets}) < len(targets):
-        raise InputError(f"threshold came twice: {', '.join(settings.threshold)}.")
+        raise InputError(f"threshold is given twice: {', '.join(settings.threshold)}.")
     if settings.costs is not None and not Path(settings.costs).is_file():
         raise InputError(
             f"costs: {settings.costs} is no file, expected a .csv: a row per true class, a column "

@@ -132,8 +132,8 @@ def _check(settings: Settings) -> None:
     _check_balls(settings)
     if settings.surrogate and not settings.attack:
         raise InputError(
-            "a surrogate came without an attack, which alone would use it. Give one, for example "
-            "attack=['l2:0.5']."
+            "a surrogate is given without an attack, which alone would use it. Give one, for "
+            "example attack=['l2:0.5']."
         )
     seconds(settings.budget)
     names = [name_of(spec) for spec in (settings.data, *settings.ood)]

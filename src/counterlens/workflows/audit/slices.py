@@ -66,7 +66,8 @@ def check_slices(settings: Settings) -> None:
         return
     if not settings.slices:
         raise InputError(
-            "a slice encoder came without slices, which alone would use it. Give both: slices=True."
+            "a slice encoder is given without slices, which alone would use it. "
+            "Give both: slices=True."
         )
     if "clip" not in given.partition("#")[0]:
         raise InputError(

@@ -224,7 +224,7 @@ def _check(options: CgnComposeOptions) -> None:
             "or more, 32 or more, 0 or more."
         )
     if len(options.mask) > 1:
-        raise InputError(f"{len(options.mask)} masks came, expected one source of masks.")
+        raise InputError(f"got {len(options.mask)} masks, expected one source of masks.")
     if options.texture == options.background == "own":
         raise InputError(
             "texture and background are both the photograph's own, so nothing would change. Take "

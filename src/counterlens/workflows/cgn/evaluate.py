@@ -94,7 +94,7 @@ def evaluate(which: str, options: CgnEvaluateOptions) -> Result:
         _sources(options.cgns, "cgn", train, log), _sources(options.gans, "gan", train, log)
     )
     if not makers.cgns:
-        raise InputError("no CGN came, expected cgns=RUN of a training.")
+        raise InputError("no CGN given, expected cgns=RUN of a training.")
     with running("cgn evaluate", options, name=which, inputs={"set": which}) as run:
         device = pick_device(options.device)
         _prepare(device, makers)

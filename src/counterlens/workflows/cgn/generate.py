@@ -62,7 +62,7 @@ def sizes(count: int, ratio: int, shard: int = SHARD) -> list[int]:
     """
     if ratio < 1 or count < BATCH * ratio:
         raise InputError(
-            f"{count} pictures at ratio {ratio} came, expected a ratio of 1 or more and at least "
+            f"got {count} pictures at ratio {ratio}, expected a ratio of 1 or more and at least "
             f"{BATCH} · ratio pictures."
         )
     unit = BATCH * ratio

@@ -144,6 +144,6 @@ def mask_numbers(
         "cgn.masks.intact": share(last, f"up to {tries} tries a seed"),
         "cgn.masks.restarts": Number(
             float(sum(row["attempt"] for row in taken)), len(taken), None, None,
-            "tries before the one that is kept, all seeds together",
+            "attempts before the one that is used, all seeds together",
         ),
     }  # fmt: skip

@@ -42,7 +42,7 @@ CELL = 96
 
 
 @dataclass(frozen=True)
-class Given:
+class GivenGenerator:
     """The generator with what it says of itself."""
 
     net: nn.Module
@@ -96,7 +96,7 @@ def train_natural(generator: object, options: CgnNaturalOptions) -> Result:
     return Result(run)
 
 
-def open_generator(generator: object) -> Given:
+def open_generator(generator: object) -> GivenGenerator:
     """The generator of a spec or an object, with its noise and its classes."""
     name = type(generator).__name__
     if isinstance(generator, str | Path):
@@ -119,10 +119,10 @@ def open_generator(generator: object) -> Given:
         )
     if not isinstance(generator, nn.Module):
         raise InputError(f"the generator is {name}, expected a torch module with weights.")
-    return Given(generator, noise, tuple(map(str, classes)), name)
+    return GivenGenerator(generator, noise, tuple(map(str, classes)), name)
 
 
-def _check(options: CgnNaturalOptions, given: Given) -> None:
+def _check(options: CgnNaturalOptions, given: GivenGenerator) -> None:
     if options.iterations < 1 or options.images < 1:
         raise InputError(
             f"iterations are {options.iterations}, images {options.images}, expected 1 or more."
@@ -144,7 +144,7 @@ def _salient(path: object) -> Salient:
 def _train(
     run: Run,
     net: Mechanisms,
-    given: Given,
+    given: GivenGenerator,
     features: VGG16 | None,
     options: CgnNaturalOptions,
     log: Callable[[str], None],
@@ -179,7 +179,7 @@ def _train(
 
 
 def draws(
-    given: Given, count: int, seed: int, step: int
+    given: GivenGenerator, count: int, seed: int, step: int
 ) -> tuple[Float[Tensor, "b d"], Int[Tensor, "b"]]:
     """Noise of the truncated normal in [−2, 2], and classes; a function of seed and step."""
     rng = torch.Generator().manual_seed((seed * 0x9E3779B97F4A7C15 + step) % 2**63)
@@ -202,7 +202,7 @@ def _save(run: Run, net: Mechanisms) -> None:
 
 @torch.no_grad()
 def measure(
-    run: Run, net: Mechanisms, given: Given, judge: Classifier | None, seed: int
+    run: Run, net: Mechanisms, given: GivenGenerator, judge: Classifier | None, seed: int
 ) -> dict[str, Number]:
     """Mean mask, entropy, collapse, and how often a judge sees the class, at truncation 0.5.
 
@@ -236,7 +236,7 @@ def measure(
     return numbers
 
 
-def _judged(judge: Classifier, x: Images, given: Given) -> Tensor:
+def _judged(judge: Classifier, x: Images, given: GivenGenerator) -> Tensor:
     """Places in the generator's classes of what the judge answers; −1 for any other class."""
     from counterlens.label_spaces.matching import pair_classes
 
@@ -254,7 +254,7 @@ def _mean(values: Tensor, protocol: str) -> Number:
 
 
 @torch.no_grad()
-def sheet(run: Run, net: Mechanisms, given: Given, seed: int) -> None:
+def sheet(run: Run, net: Mechanisms, given: GivenGenerator, seed: int) -> None:
     """A row for each of up to twelve classes: every factor, the composition, counterfactuals."""
     device, k = next(net.parameters()).device, len(given.classes)
     rows = min(12, k)

@@ -91,7 +91,7 @@ def show(model: str, options: CgnShowOptions) -> Result:
     """
     count, seed = options.sheets, options.seed
     if count < 1:
-        raise InputError(f"{count} sheets came, expected 1 or more.")
+        raise InputError(f"got {count} sheets, expected 1 or more.")
     net, card = cgn.load(model)
     net = net.to(pick_device(options.device))
     name = f"{card['set']}-{card['kind']}"

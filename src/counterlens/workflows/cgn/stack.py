@@ -35,7 +35,7 @@ class Shuffled:
 
     def __init__(self, count: int, batch: int, stack: int, seed: int, device: torch.device) -> None:
         if count < batch:
-            raise InputError(f"{count} pictures came, expected at least one batch of {batch}.")
+            raise InputError(f"got {count} pictures, expected at least one batch of {batch}.")
         self.count, self.batch, self.stack, self.seed, self.device = (
             count, batch, stack, seed, device,
         )  # fmt: skip

@@ -106,7 +106,7 @@ def train_cgn(which: str, options: CgnTrainOptions) -> Result:
     check(recipe)
     seeds = numbers_of(options.seeds)
     if not seeds:
-        raise InputError("no seed came, expected one or more, e.g. seeds=0,1,2.")
+        raise InputError("no seed given, expected one or more, e.g. seeds=0,1,2.")
     splits = open_digits(options.mnist)
     data = variant(which, "train", splits, textures=options.textures)
     features = None

@@ -24,8 +24,8 @@ from counterlens.workflows.curate.frozen_files import write_images
 from counterlens.workflows.curate.frozen_review import Accepted, accepted
 from counterlens.workflows.curate.held_out import transfer
 from counterlens.workflows.curate.options import FreezeOptions
+from counterlens.workflows.curate.review import classes_of, shortlist
 from counterlens.workflows.curate.sharded import SHARD, Where
-from counterlens.workflows.curate.shortlist import classes_of, shortlist
 
 
 @takes(FreezeOptions)
@@ -37,7 +37,7 @@ def freeze(run: Path | str | Run | Result, options: FreezeOptions) -> dict[str, 
     """
     opened, out = finished(run), options.out
     if out is None:
-        raise InputError("no folder came for the data set, expected out=FOLDER.")
+        raise InputError("no folder given for the data set, expected out=FOLDER.")
     if out.exists() and any(out.iterdir()):
         raise RunExists(f"{out} is not empty. Choose another: out=FOLDER.")
     log = logger(options)

@@ -30,8 +30,8 @@ from counterlens.types import Logits
 from counterlens.workflows._shared.session import Log
 from counterlens.workflows.audit.network_facts import network_facts
 from counterlens.workflows.curate.pool import ClassFrame, Parts, labelled, load_models
+from counterlens.workflows.curate.review import classes_of
 from counterlens.workflows.curate.sharded import Where, in_shards
-from counterlens.workflows.curate.shortlist import classes_of
 from counterlens.workflows.curate.transfer import (
     Answering,
     TransferTarget,

@@ -24,7 +24,7 @@ from counterlens.data.metadata import suffix_of
 from counterlens.data.sets import encoded
 from counterlens.errors import InputError, RunExists
 from counterlens.filters.label_errors import Suspects
-from counterlens.filters.out_of_fold import Probs, doubtful, fold_of
+from counterlens.filters.out_of_fold import Probabilities, doubtful, fold_of
 from counterlens.images import ImageSet, fitting_size
 from counterlens.progress import within
 from counterlens.review import Store, decisions, store_path
@@ -34,7 +34,7 @@ from counterlens.workflows._shared.options import takes
 from counterlens.workflows._shared.result import Result
 from counterlens.workflows._shared.session import facts, logger, running
 from counterlens.workflows.curate.options import LabelsOptions, RelabelOptions
-from counterlens.workflows.curate.shortlist import shortlist
+from counterlens.workflows.curate.review import shortlist
 from counterlens.workflows.repair import features
 from counterlens.workflows.repair.groups import Codes, content_hashes
 from counterlens.workflows.repair.heads import Matrix, Scale, Start, logistic
@@ -92,7 +92,7 @@ def _check(images: ImageSet, options: LabelsOptions) -> None:
         )
 
 
-def out_of_fold(classifier: Classifier, images: ImageSet, options: LabelsOptions) -> Probs:
+def out_of_fold(classifier: Classifier, images: ImageSet, options: LabelsOptions) -> Probabilities:
     """Probabilities of each image by a head that was fitted on the other folds."""
     folder = options.features if options.features is not None else default_cache()
     store = features.FeatureStore.open(folder, classifier)
@@ -104,7 +104,7 @@ def out_of_fold(classifier: Classifier, images: ImageSet, options: LabelsOptions
         with within(f"fold {k + 1} of {options.folds}"):
             tried[:, folds == k] = _asked(x.astype(np.float64), images.labels, folds == k, images)
     own = tried[:, np.arange(len(images)), images.labels]
-    best: Probs = tried[int(np.log(np.maximum(own, 1e-300)).mean(1).argmax())]
+    best: Probabilities = tried[int(np.log(np.maximum(own, 1e-300)).mean(1).argmax())]
     return best
 
 
@@ -119,7 +119,7 @@ def _asked(x: Matrix, y: Codes, asked: np.ndarray, images: ImageSet) -> np.ndarr
 
 
 def _numbers(
-    probs: Probs, found: Suspects, images: ImageSet, options: LabelsOptions
+    probs: Probabilities, found: Suspects, images: ImageSet, options: LabelsOptions
 ) -> dict[str, Number]:
     import torch
 
@@ -136,7 +136,7 @@ def _numbers(
 
 
 def _write(
-    run: Run, images: ImageSet, probs: Probs, found: Suspects, counted: Codes, most: int
+    run: Run, images: ImageSet, probs: Probabilities, found: Suspects, counted: Codes, most: int
 ) -> None:
     """The shortlist with its pictures, as the review reads it."""
     rows, gallery = [], []

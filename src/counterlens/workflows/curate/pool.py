@@ -72,7 +72,7 @@ class Parts:
             alias: "NAME=CLASS": classes of the pool that the filters know by another name.
         """
         if not specs:
-            raise InputError("no pool came, expected a folder, a manifest or pack:FILE.npz.")
+            raise InputError("no pool given, expected a folder, a manifest or pack:FILE.npz.")
         names = dict(_alias(text) for text in alias)
         unused = set(names)
         sets, excluded = [], []
@@ -110,7 +110,7 @@ def _alias(text: str) -> tuple[str, str]:
 def load_models(specs: Sequence[str], *, device: str, trust_remote_code: bool) -> list[Classifier]:
     """Load models; the same one twice is refused."""
     if not specs:
-        raise InputError("no filter came. Name a model: filters=timm:resnet50.")
+        raise InputError("no filter given. Name a model: filters=timm:resnet50.")
     if len(set(specs)) < len(specs):
         raise InputError(f"a model is named twice: {', '.join(specs)}.")
     loaded = [load(s, device=device, trust_remote_code=trust_remote_code) for s in specs]

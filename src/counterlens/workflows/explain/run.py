@@ -154,7 +154,7 @@ def _open(model: object, images: object, options: ExplainOptions) -> _Call:
     if isinstance(given, str) and (Path(given) / "run.json").is_file():
         if wanted:
             raise InputError(
-                f"images came with {given}, a run folder, of which the worst mistakes are "
+                f"images are given with {given}, a run folder, of which the worst mistakes are "
                 "explained. Leave the images out, or name a model."
             )
         audit = Audit.open(Path(given), options.train, trust=options.trust_remote_code)

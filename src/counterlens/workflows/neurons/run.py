@@ -77,13 +77,13 @@ def _check(method: str, options: Any) -> None:
     if method != "spurious" and not any(named):
         flags = {"unit": "--unit NUMBER", "logit": "--logit CLASS", "npca": "--npca CLASS:NUMBER"}
         able = [flag for name, flag in flags.items() if hasattr(options, name)]
-        raise InputError(f"no feature came, expected {' or '.join(able)}.")
+        raise InputError(f"no feature given, expected {' or '.join(able)}.")
     for name in ("limit", "count", "steps"):
         value = getattr(options, name, None)
         if value is not None and value < 1:
             raise InputError(f"{name} is {value}, expected 1 or more.")
     if method == "counterfactual" and not options.image:
-        raise InputError("no image came, expected image=IMAGE, which is changed.")
+        raise InputError("no image given, expected image=IMAGE, which is changed.")
     if getattr(options, "npca", ()) and not options.data:
         raise InputError("npca needs images of the classes: data=SPEC.")
     if hasattr(options, "changes"):

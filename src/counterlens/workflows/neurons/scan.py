@@ -120,7 +120,7 @@ def groups(
     width = weight.shape[1]
     alike = seen_on.alike[:width, :width] if seen_on else weight.T @ weight
     if count >= len(alike):
-        raise InputError(f"{count} similar units came; there are {len(alike) - 1}.")
+        raise InputError(f"got {count} similar units, expected at most {len(alike) - 1}.")
     rows = []
     for unit in units:
         order = [int(k) for k in alike[unit].argsort(descending=True, stable=True) if k != unit]

@@ -72,7 +72,7 @@ def spurious(job: NeuronJob, options: SpuriousOptions) -> NeuronWork:
     """The features that the options name, or those that speak for each class, ranked."""
     net, log = job.classifier, job.log
     if len(options.mask) > 1:
-        raise InputError(f"{len(options.mask)} masks came, expected one source of all masks.")
+        raise InputError(f"got {len(options.mask)} masks, expected one source of all masks.")
     units = [unit_direction(net, number) for number in dict.fromkeys(options.unit)]
     job.check_head()
     known = read_known(net, options.data, limit=options.limit, seed=options.seed, log=log)

@@ -358,7 +358,7 @@ def only_radius(given: Sequence[str | float]) -> float | None:
     (True, None)
     """
     if len(given) > 1:
-        raise InputError(f"{len(given)} budgets came, expected one: methods get the same.")
+        raise InputError(f"got {len(given)} budgets, expected one: methods get the same.")
     return parse_radius(given[0]) if given else None
 
 

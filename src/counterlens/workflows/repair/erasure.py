@@ -59,6 +59,6 @@ def refuse_class(by: Grouped, remedy: str) -> None:
     if all(len(own) == 1 for own in values):
         raise InputError(
             f"{remedy} needs a class whose fix images have two values, and each class has one: the "
-            "groups cannot be told from the classes. Add such images, give pairs=EDIT, or leave "
-            f"{remedy} out."
+            "groups cannot be separated from the classes. Add such images, give pairs=EDIT, or "
+            f"leave {remedy} out."
         )

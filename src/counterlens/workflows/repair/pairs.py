@@ -22,7 +22,7 @@ from counterlens.workflows.repair.heads import (
 STRENGTHS = (0.01, 0.1)
 WEIGHTS = (0.0, 1.0, 10.0)
 NO_EDIT = (
-    "pairs needs edited images, and no edit came: name one by pairs='box:…', 'masks:…' or "
+    "pairs needs edited images, and no edit is given: name one by pairs='box:…', 'masks:…' or "
     "'column:…', or leave pairs out."
 )
 

@@ -69,7 +69,7 @@ def figure13(options: GradientFigureOptions) -> Result:
     images = open_set(data)
     own = own_masks(data, images)
     if len(options.mask) > 1:
-        raise InputError(f"{len(options.mask)} masks came, expected one folder of them.")
+        raise InputError(f"got {len(options.mask)} masks, expected one folder of them.")
     masks = open_masks(options.mask[0], data, images) if options.mask else own[1] if own else None
     if masks is not None:
         objects, source = _given(net, images, masks, count, seed), name_of(data)

@@ -53,7 +53,7 @@ def train_clip(data: Sequence[str], options: ClipOptions) -> Result:
     recipe = changed(ClipRecipe(), options.changes)
     specs = texts(data)
     if not specs:
-        raise InputError("no data came, expected data=SPEC, e.g. pack:A.npz+B.npz.")
+        raise InputError("no data given, expected data=SPEC, e.g. pack:A.npz+B.npz.")
     device = pick_device(options.device)
     folder = options.out or new_folder("train", recipe.name)
     inputs = {"recipe": as_dict(recipe), "data": specs}

@@ -108,7 +108,7 @@ def train_diffusion(data: Sequence[str], options: DiffusionTraining) -> Result:
     recipe, specs = changed(DIFFUSION_RECIPES[options.recipe], options.changes), texts(data)
     named(recipe.schedule)
     if not specs:
-        raise InputError("no data came, expected data=SPEC, e.g. pack:A.npz+B.npz.")
+        raise InputError("no data given, expected data=SPEC, e.g. pack:A.npz+B.npz.")
     device, log = pick_device(options.device), logger(options)
     folder = options.out or new_folder("train", recipe.name)
     inputs = {"recipe": as_dict(recipe), "data": specs}
@@ -165,7 +165,7 @@ def _same(mine: nn.Module, theirs: nn.Module, folder: Path) -> None:
     try:
         mine.load_state_dict(theirs.state_dict())
     except RuntimeError as error:
-        raise InputError(f"start={folder} has other shapes than asked for: {error}") from error
+        raise InputError(f"start={folder} has other shapes than the settings: {error}") from error
 
 
 def _first(job: _Job, model: LatentDiffusion, images: Captioned) -> Autoencoder | None:

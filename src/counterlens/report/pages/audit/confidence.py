@@ -101,7 +101,7 @@ def _response(points: Sequence[tuple[float, float]]) -> Figure:
     svg = plots.curves(
         [plots.Series("accuracy", points)],
         title="Accuracy against response rate",
-        x_label="Share of images it answers, surest first",
+        x_label="Coverage: share of images answered, most confident first",
         y_label="Accuracy",
         x_percent=True,
         narrow=True,
@@ -113,5 +113,5 @@ def _response(points: Sequence[tuple[float, float]]) -> Figure:
         [Column("Response rate", numeric=True), Column("Accuracy", numeric=True)],
         [[Cell(show(x, "share")), Cell(show(y, "share"))] for x, y in sample],
     )
-    caption = "Left: it answers only when surest. Right: it answers always."
-    return Figure("Accuracy when it may decline", svg, caption, (), data)
+    caption = "Left: it answers only its most confident images. Right: it answers all."
+    return Figure("Accuracy against coverage", svg, caption, (), data)

@@ -59,14 +59,15 @@ def check_scores(settings: Settings, names: Sequence[str]) -> None:
     """
     if not settings.ood_score:
         if settings.ood_fit or settings.ood_near:
-            came = "ood_fit" if settings.ood_fit else "ood_near"
+            option = "ood_fit" if settings.ood_fit else "ood_near"
             raise InputError(
-                f"{came} came without OOD scores, which alone use it. Name some: ood_score=all."
+                f"{option} is given without OOD scores, which alone use it. "
+                "Name some: ood_score=all."
             )
         return
     parse_scores(settings.ood_score)
     if not names:
-        raise InputError("OOD scores came without unknown images. Give some: ood=SPEC.")
+        raise InputError("OOD scores are given without unknown images. Give some: ood=SPEC.")
     unknown = [name for name in settings.ood_near if name not in names]
     if unknown:
         raise InputError(

@@ -104,7 +104,7 @@ def _mean_number(parts: Sequence[np.ndarray], names: Sequence[str], seed: int) -
     low, high = max(0.0, low - below), min(1.0, high + above)
     text = (
         f"mean of the AUROCs on {', '.join(names)}; {len(inside)} known; percentile bootstrap over "
-        "images, each set resampled, wider by Wilson where a set is told apart perfectly"
+        "images, each set resampled, wider by Wilson where a set is separated perfectly"
     )
     return Number(value, sum(len(one) for one in outside), low, high, text)
 
