@@ -25,7 +25,7 @@ from counterlens.models import load
 from counterlens.models.weights import weights_hash
 from counterlens.runs import atomic, key_part
 from counterlens.search import AttackSettings, worst_confidence
-from counterlens.workflows.audit import robustness
+from counterlens.workflows.audit.attacks import robustness
 from counterlens.workflows.audit.settings import Settings
 
 AUDIT_SEED = 0

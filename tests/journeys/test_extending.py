@@ -14,7 +14,7 @@ import torch
 
 import counterlens as cl
 from counterlens import losses, metrics
-from counterlens.data import open as opening
+from counterlens.data import specs as set_specs
 from counterlens.data import write_pack
 from counterlens.losses import inner
 from counterlens.metrics import numbers
@@ -118,7 +118,7 @@ def test_add_a_data_source_and_a_model_source(
     """Together: a classifier of brightness is right on all bands, and an audit says so."""
     module_of("add-a-data-source", "counterlens.data.sources.bands", monkeypatch)
     module_of("add-a-model-source", "counterlens.models.sources.darkness", monkeypatch)
-    monkeypatch.setattr(opening, "SCHEMES", (*opening.SCHEMES, "bands"))
+    monkeypatch.setattr(set_specs, "SCHEMES", (*set_specs.SCHEMES, "bands"))
     monkeypatch.setitem(specs.SCHEMES, "darkness", "darkness:THRESHOLD")
     images = cl.open_set("bands:6")
     assert images.labels.tolist() == [0, 1, 0, 1, 0, 1] and images.read(1).mean() == 180

@@ -18,7 +18,7 @@ from counterlens.data.sets import array_set
 from counterlens.images import ImageSet
 from counterlens.runs import Run
 from counterlens.types import Preprocess
-from counterlens.workflows.audit import robustness
+from counterlens.workflows.audit.attacks import robustness
 from counterlens.workflows.audit.protocol import Inside, choose
 from counterlens.workflows.audit.settings import Settings
 

@@ -20,7 +20,7 @@ from counterlens.models.nets import resnets as nets
 from counterlens.models.sources import checkpoint
 from counterlens.runs import Number, Run, read_json, store_logits, stored_logits
 from counterlens.types import Preprocess
-from counterlens.workflows.audit import robustness
+from counterlens.workflows.audit.attacks import robustness
 from counterlens.workflows.audit.run import audit as real_audit
 from counterlens.workflows.audit.settings import Settings
 from counterlens.workflows.compare.pairs import difference_of_aurocs

@@ -11,7 +11,9 @@ from counterlens.classifier import Classifier
 from counterlens.models.specs import parse
 
 UNKNOWN = "not stated"
-_GATES = re.compile(r"^(Gate|SE[A-Z]\w*|SqueezeExcit\w*|SqueezeAndExcit\w*|EffectiveSE\w*)$")
+_GATES = re.compile(
+    r"^((Channel)?Gate|SE[A-Z]\w*|SqueezeExcit\w*|SqueezeAndExcit\w*|EffectiveSE\w*)$"
+)
 _SIZES = re.compile(
     r"_(nano|pico|femto|atto|tiny|small|base|large|huge|giant|xlarge|s|m|l|xl)(_|$).*"
 )
