@@ -25,7 +25,9 @@ from counterlens.models import load
 from counterlens.models.weights import weights_hash
 from counterlens.runs import atomic, key_part
 from counterlens.search import AttackSettings, worst_confidence
-from counterlens.workflows.audit.attacks import robustness
+from counterlens.workflows.audit.attacks.search import attacked_rows, model_logits, pixels
+from counterlens.workflows.audit.attacks.spec import parse_attack
+from counterlens.workflows.audit.ood import worst
 from counterlens.workflows.audit.settings import Settings
 
 AUDIT_SEED = 0
@@ -37,17 +39,17 @@ def double(net: Classifier, spec: str, path: Path, given: argparse.Namespace) ->
     size = fitting_size(net.preprocess)
     other = open_set(spec, seed=AUDIT_SEED, size=size, channels=net.channels)
     asked = Settings(model=given.model, data=spec, attack_points=given.points, seed=AUDIT_SEED)
-    rows, _ = robustness.attacked_rows(other.labels, asked)
+    rows, _ = attacked_rows(other.labels, asked)
     found = worst_confidence(
         net,
-        robustness.pixels(other, rows, net),
-        robustness.parse_attack(RADIUS),
+        pixels(other, rows, net),
+        parse_attack(RADIUS),
         steps=given.steps,
-        restarts=robustness.RESTARTS,
+        restarts=worst.RESTARTS,
         queries=0,
         settings=AttackSettings(seed=AUDIT_SEED + 1, trust=False),
     )
-    logits = robustness.model_logits(net, found.points, net).numpy()
+    logits = model_logits(net, found.points, net).numpy()
     ids = np.array([other.ids[int(i)] for i in rows])
     with atomic(path) as part, part.open("wb") as file:
         np.savez_compressed(file, logits=logits, ids=ids, weights_hash=np.array(weights_hash(net)))
@@ -78,7 +80,7 @@ def main() -> int:
     parser.add_argument("--ood", nargs="+", action="extend", required=True, metavar="NAME=SPEC")
     parser.add_argument("--out", type=Path, required=True, metavar="FOLDER")
     parser.add_argument("--points", type=int, default=1000, help="as many as the audit attacked")
-    parser.add_argument("--steps", type=int, default=2 * robustness.STEPS)
+    parser.add_argument("--steps", type=int, default=2 * worst.STEPS)
     parser.add_argument("--device", default="auto")
     try:
         study(parser.parse_args())

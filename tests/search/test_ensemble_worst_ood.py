@@ -18,7 +18,8 @@ from counterlens.data.sets import array_set
 from counterlens.images import ImageSet
 from counterlens.runs import Run
 from counterlens.types import Preprocess
-from counterlens.workflows.audit.attacks import robustness
+from counterlens.workflows.audit.attacks.search import attacked_rows
+from counterlens.workflows.audit.ood import worst as worst_case
 from counterlens.workflows.audit.protocol import Inside, choose
 from counterlens.workflows.audit.settings import Settings
 
@@ -45,7 +46,7 @@ def asked(tmp_path: Path) -> tuple[Run, Classifier, ImageSet, Inside, torch.Tens
 def measure(asked: Any, budget: str | None = None) -> Run:
     run, model, other, inside, _ = asked
     settings = Settings(model="m", data="known", budget=budget)
-    robustness.worst_ood(run, model, other, inside, f"l2:{FAR}", settings, quiet=True)
+    worst_case.worst_ood(run, model, other, inside, f"l2:{FAR}", settings, quiet=True)
     return run
 
 
@@ -76,8 +77,8 @@ def test_the_budget_binds_the_search_and_its_probe(
         budgets.append(options["settings"].budget)
         return worst_confidence(*args, **options)
 
-    worst_confidence = robustness.worst_confidence
-    monkeypatch.setattr(robustness, "worst_confidence", noted)
+    worst_confidence = worst_case.worst_confidence
+    monkeypatch.setattr(worst_case, "worst_confidence", noted)
     run = measure(asked, "0s")
     assert budgets == [0.0]  # what was cut short needs no probe of twice the steps
     auroc, mmc = (run.numbers[f"ood.other.worst_{name}"] for name in ("auroc", "mmc"))
@@ -99,11 +100,11 @@ def test_a_probe_cut_short_is_not_called_passed(
     def hurried(*args: Any, **options: Any) -> Any:
         calls.append(1)
         budget = None if len(calls) == 1 else 0.0
-        options["settings"] = robustness.replace(options["settings"], budget=budget)
+        options["settings"] = worst_case.replace(options["settings"], budget=budget)
         return worst_confidence(*args, **options)
 
-    worst_confidence = robustness.worst_confidence
-    monkeypatch.setattr(robustness, "worst_confidence", hurried)
+    worst_confidence = worst_case.worst_confidence
+    monkeypatch.setattr(worst_case, "worst_confidence", hurried)
     trust = measure(asked, "1h").numbers["ood.other.worst_auroc"].trust
     assert trust is not None
     assert trust["verdict"] == "weak"
@@ -113,21 +114,21 @@ def test_a_probe_cut_short_is_not_called_passed(
 def test_of_a_set_sorted_by_class_images_of_all_classes_are_attacked() -> None:
     sorted_by_class = np.repeat([3, 5, 0, 9, 1, 8, 2, 7, 4, 6], 50)  # a folder's order, matched
     few = Settings(model="m", data="known", attack_points=100, seed=3)
-    rows, said = robustness.attacked_rows(sorted_by_class, few)
+    rows, said = attacked_rows(sorted_by_class, few)
     assert len(set(rows.tolist())) == 100 and set(sorted_by_class[rows]) == set(range(10))
     assert said == "100 drawn by seed 3 of the"
-    assert np.array_equal(rows, robustness.attacked_rows(sorted_by_class, few)[0])
+    assert np.array_equal(rows, attacked_rows(sorted_by_class, few)[0])
     mixed = np.arange(500) % 10
-    first, said = robustness.attacked_rows(mixed, few)
+    first, said = attacked_rows(mixed, few)
     assert np.array_equal(first, np.arange(100)) and said == "the first 100 of the"
-    assert len(robustness.attacked_rows(mixed, few, 40)[0]) == 40
-    whole, said = robustness.attacked_rows(mixed[:100], few)
+    assert len(attacked_rows(mixed, few, 40)[0]) == 40
+    whole, said = attacked_rows(mixed[:100], few)
     assert np.array_equal(whole, np.arange(100)) and said == "all"
 
 
 def test_the_protocol_says_that_unknown_images_were_drawn(asked: Any) -> None:
     run, model, other, inside, _ = asked
     few = Settings(model="m", data="known", attack_points=6)
-    robustness.worst_ood(run, model, other, inside, f"l2:{FAR}", few, quiet=True)
+    worst_case.worst_ood(run, model, other, inside, f"l2:{FAR}", few, quiet=True)
     number = run.numbers["ood.other.worst_auroc"]
     assert number.n == 6 and "6 drawn by seed 0 of the 15 unknown" in number.protocol

@@ -18,9 +18,9 @@ from counterlens.classifier import Classifier
 from counterlens.label_spaces import CIFAR10
 from counterlens.models.nets import resnets as nets
 from counterlens.models.sources import checkpoint
-from counterlens.runs import Number, Run, read_json, store_logits, stored_logits
+from counterlens.runs import Number, Run, key_part, read_json, store_logits, stored_logits
 from counterlens.types import Preprocess
-from counterlens.workflows.audit.attacks import robustness
+from counterlens.workflows.audit.ood import worst as worst_case
 from counterlens.workflows.audit.run import audit as real_audit
 from counterlens.workflows.audit.settings import Settings
 from counterlens.workflows.compare.pairs import difference_of_aurocs
@@ -72,7 +72,7 @@ def made(folder, row, *, right=1.0, robust=1.0, outside=-3.0, worst=-3.0, attack
     numbers = {"accuracy.top1": right, "calibration.ece_scaled": 0.01}
     for attack in asked["attack"]:
         held = np.arange(N) < round(robust * N)
-        key = robustness.key_part(attack)
+        key = key_part(attack)
         path = run.path("tables", f"adversarial-{key}.npz")
         np.savez(path, robust=held[order][:attacked], all_ids=ids[order][:attacked])
         numbers[f"robust.{key}.accuracy"] = robust
@@ -572,9 +572,9 @@ def check_same_images(monkeypatch, model, out, audited):
 
 @pytest.mark.usefixtures("one_thread")
 def test_real_audits_and_longer_searches_fit_together(folders, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(robustness, "STEPS", 2)
-    monkeypatch.setattr(robustness, "RESTARTS", 1)
-    monkeypatch.setattr(robustness, "QUERIES", 5)
+    monkeypatch.setattr(worst_case, "STEPS", 2)
+    monkeypatch.setattr(worst_case, "RESTARTS", 1)
+    monkeypatch.setattr(worst_case, "QUERIES", 5)
     names = ("plain", "ratio-0.25")
     runs = [
         real_audit(
