@@ -36,7 +36,7 @@ def test_a_malicious_pickle_is_refused_and_not_run(tmp_path, protocol):
     torch.save({"state_dict": Bomb(mark)}, file, pickle_protocol=protocol)
     with pytest.raises(InputError, match="pickled Python objects") as refused:
         read_state(file)
-    assert "--trust-remote-code" in str(refused.value)
+    assert "trust_remote_code=True" in str(refused.value)
     assert not mark.exists()
 
 

@@ -50,7 +50,7 @@ def test_a_generator_that_does_not_fit_is_refused(command, side, classes, words,
         else:
             explain(net, image, target=[classes[1]], method=command, out=out, device="cpu")
     told = str(refused.value)
-    assert "airplane" in told and "32 pixels" in told and "--generator" in told
+    assert "airplane" in told and "32 pixels" in told and "generator=FOLDER" in told
     assert "\n" not in told and not out.exists()
 
 

@@ -157,7 +157,7 @@ def test_held_out_pictures_depend_on_their_ids_alone(packs):
 @pytest.mark.parametrize(
     ("extra", "words"),
     [
-        ({"out_data": None}, r"ratio loss needs out-distribution images.*--out-data SPEC"),
+        ({"out_data": None}, r"ratio loss needs out-distribution images.*out_data=SPEC"),
         ({"changes": ["loss=mixup"]}, r"loss is 'mixup', expected one of plain"),
         ({"changes": ["learning_rate=1"]}, r"sets 'learning_rate', which no training has"),
         ({"changes": ["near.radus=1"]}, r"sets 'radus'.*Did you mean radius"),
