@@ -7,7 +7,7 @@ from counterlens.cli import app
 from counterlens.errors import InputError
 
 CASES = [
-    (["reproduce", "table", "ratio-table1", "--data", "x"], "data has no effect without rerun"),
+    (["reproduce", "table", "ratio-table1", "--data", "x"], "data has no effect without --rerun"),
 ]
 
 

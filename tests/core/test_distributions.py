@@ -65,7 +65,7 @@ def bare(tmp_path, monkeypatch):
         (package / "samples" / f"pets.{suffix}").write_bytes(
             (TREE / "samples" / f"pets.{suffix}").read_bytes()
         )
-    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     point = importlib.metadata.EntryPoint("extra", "counterlens_extra", distributions.GROUP)
     monkeypatch.setattr(distributions, "entry_points", lambda group: (point,))
     monkeypatch.setattr(distributions, "__file__", str(tmp_path / "none" / "distributions.py"))

@@ -73,5 +73,5 @@ def test_three_models_are_each_set_against_the_first(tmp_path: Path) -> None:
 
 
 def test_a_gate_that_cannot_be_read_is_refused_before_a_run_is_opened(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="expected KEY>=NUMBER"):
+    with pytest.raises(InputError, match="not of the form KEY>=NUMBER"):
         compare(tmp_path / "none", tmp_path / "nor", require="flips.negative")

@@ -18,6 +18,11 @@ def headline_rows(rows: Sequence[StoredRow]) -> list[StoredRow]:
     return [headline_row(part) for part in groups.values()]
 
 
+def tellable(row: StoredRow) -> bool:
+    """Whether a row holds what `sentence` says; rows of label checks and figures hold less."""
+    return {"confidence", "answer", "sure", "after", "distance", "norm", "radius"} <= row.keys()
+
+
 def headline_row(rows: Sequence[StoredRow]) -> StoredRow:
     """The smallest budget with which the model is sure of the target.
 

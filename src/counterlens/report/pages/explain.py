@@ -15,7 +15,7 @@ from counterlens.report.kit.blocks import (
     Strip,
     Text,
 )
-from counterlens.report.kit.explained import headline_row, second_opinion, sentence
+from counterlens.report.kit.explained import headline_row, second_opinion, sentence, tellable
 from counterlens.report.kit.parts import anchor, embed, number_matrix, plain_table
 from counterlens.report.pages import edited, features, generated
 from counterlens.runs import Run
@@ -92,7 +92,7 @@ def _strips(run: Run, rows: Sequence[Mapping[str, Any]], table: str) -> list[Blo
         towards = f"{word} {target}" if "target" in first else target
         place = f"{table}-{number}-{anchor(target)}"
         strip = Strip(towards, text, pictures, place)
-        if "after" in first:
+        if tellable(first):
             told = headline_row(part)
             words = Text(f"{sentence(told)}. {second_opinion(told)}.")
             slider = _slider(run, told)

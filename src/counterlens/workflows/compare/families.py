@@ -19,7 +19,7 @@ MINED = "this model was a filter of the set, so its numbers here are low by cons
 def facts_of(texts: Sequence[str], names: Sequence[str]) -> dict[str, dict[str, str]]:
     """Read `NAME: key=value, key=value`; names are those of the models.
 
-    >>> told(["a: training=PGD, family=resnet"], ["a", "b"])
+    >>> facts_of(["a: training=PGD, family=resnet"], ["a", "b"])
     {'a': {'training': 'PGD', 'family': 'resnet'}}
     """
     out: dict[str, dict[str, str]] = {}

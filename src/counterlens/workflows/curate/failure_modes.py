@@ -51,7 +51,7 @@ class ProbeResult:
     def tags(self) -> tuple[str, ...]:
         """Failure modes that the probes suggest.
 
-        >>> Probes(0.0, 0.0, 0.9, 0.8).tags
+        >>> ProbeResult(0.0, 0.0, 0.9, 0.8).tags
         ('background', 'over-generalisation')
         """
         signs = (

@@ -79,7 +79,7 @@ def fitting(settings: ChainSettings, model: LatentDiffusion) -> ChainSettings:
 def changed(settings: ChainSettings, changes: Sequence[str]) -> ChainSettings:
     """Settings with some of them changed, as KEY=VALUE.
 
-    >>> changed(Settings(), ["cuts=4", "clip=0.1", "schedule=cosine"]).clip
+    >>> changed(ChainSettings(), ["cuts=4", "clip=0.1", "schedule=cosine"]).clip
     0.1
     """
     known = {one.name: getattr(settings, one.name) for one in fields(settings)}
