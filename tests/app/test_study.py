@@ -166,6 +166,6 @@ def test_accepted_pairs_become_a_manifest_that_opens(app, tmp_path):
 
 
 def _about(run: Run) -> str:
-    from counterlens.workflows.curate.review import about
+    from counterlens.review.shortlist import about
 
     return about(run)

@@ -352,7 +352,7 @@ def test_families_are_told_by_name_or_by_a_card():
         (["freeze", "RUN", "--out", "set"], "nobody has reviewed"),
         (
             ["freeze", "RUN", "--out", "set", "--format", "zip"],
-            "form is 'zip', expected one of folder, webdataset",
+            "--format is 'zip', expected one of folder, webdataset",
         ),
         (["freeze", "nowhere", "--out", "set"], "is not a run folder"),
         (["review", "RUN"], "--reviewer NAME"),

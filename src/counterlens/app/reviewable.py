@@ -13,8 +13,8 @@ from typing import Any
 
 from counterlens.errors import InputError
 from counterlens.review import Store, store_path
+from counterlens.review.shortlist import about
 from counterlens.runs import Run, reading
-from counterlens.workflows.curate.review import about
 
 _making = threading.Lock()
 _held: dict[Path, sqlite3.Connection] = {}

@@ -15,6 +15,7 @@ from typing import Any
 from counterlens.data.provenance import COLUMNS
 from counterlens.data.sources.frozen import SCHEMA
 from counterlens.errors import InputError, RunExists
+from counterlens.review.shortlist import classes_of, shortlist
 from counterlens.runs import Number, Run, write_json, write_text
 from counterlens.workflows._shared.options import takes
 from counterlens.workflows._shared.result import Result
@@ -24,7 +25,6 @@ from counterlens.workflows.curate.frozen_files import write_images
 from counterlens.workflows.curate.frozen_review import Accepted, accepted
 from counterlens.workflows.curate.held_out import transfer
 from counterlens.workflows.curate.options import FreezeOptions
-from counterlens.workflows.curate.review import classes_of, shortlist
 from counterlens.workflows.curate.sharded import SHARD, Where
 
 

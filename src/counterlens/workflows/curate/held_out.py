@@ -24,13 +24,13 @@ from counterlens.label_spaces import match_classes
 from counterlens.models import check_consent, load
 from counterlens.models.specs import parse
 from counterlens.models.weights import shared_weights, weights_hash
+from counterlens.review.shortlist import classes_of
 from counterlens.runs import Number, Run, key_part
 from counterlens.runs.keys import model_words
 from counterlens.types import Logits
 from counterlens.workflows._shared.session import Log
 from counterlens.workflows.audit.network_facts import network_facts
 from counterlens.workflows.curate.pool import ClassFrame, Parts, labelled, load_models
-from counterlens.workflows.curate.review import classes_of
 from counterlens.workflows.curate.sharded import Where, in_shards
 from counterlens.workflows.curate.transfer import (
     Answering,

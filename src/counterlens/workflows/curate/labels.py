@@ -28,13 +28,13 @@ from counterlens.filters.out_of_fold import Probabilities, doubtful, fold_of
 from counterlens.images import ImageSet, fitting_size
 from counterlens.progress import within
 from counterlens.review import Store, decisions, store_path
+from counterlens.review.shortlist import shortlist
 from counterlens.runs import Number, Run, atomic, write_text
 from counterlens.workflows._shared.objects import Objects, headline
 from counterlens.workflows._shared.options import takes
 from counterlens.workflows._shared.result import Result
 from counterlens.workflows._shared.session import facts, logger, running
 from counterlens.workflows.curate.options import LabelsOptions, RelabelOptions
-from counterlens.workflows.curate.review import shortlist
 from counterlens.workflows.repair import features
 from counterlens.workflows.repair.groups import Codes, content_hashes
 from counterlens.workflows.repair.heads import Matrix, Scale, Start, logistic

@@ -11,7 +11,8 @@ from counterlens.errors import InputError
 from counterlens.images import read, resize, thumbnail
 from counterlens.report.sheet import write_sheet
 from counterlens.review import Store, Verdict, agreement, decisions, same_person, store_path
-from counterlens.runs import Run, inside, read_object
+from counterlens.review.shortlist import about, shortlist
+from counterlens.runs import Run, inside
 from counterlens.workflows._shared.options import takes
 from counterlens.workflows._shared.result import Result
 from counterlens.workflows._shared.session import logger
@@ -21,12 +22,6 @@ KEYS = {"a": "accept", "r": "reject", "u": "unsure"}
 HELP = "a accept · r reject · u unsure, then a reason and #tags · s skip · b back · q quit"
 _SIDE = 36  # pixels of a picture drawn in the terminal
 _SHEET = 360  # and of one on a page
-_COLUMNS: dict[str, type | tuple[type, ...]] = {
-    **dict.fromkeys(("id", "label", "answer", "image", "sha256"), str),
-    "confidence": (int, float),
-    "width": int,
-    "height": int,
-}
 
 
 @takes(ReviewOptions)
@@ -257,32 +252,3 @@ def draw(path: Path, *, side: int = _SIDE) -> str:
             cells.append(f"\033[38;2;{upper}m\033[48;2;{lower}m▀")
         lines.append("".join(cells) + "\033[0m")
     return "\n".join(lines)
-
-
-def shortlist(run: Run) -> list[dict[str, Any]]:
-    """The rows, best first; one without what a curation writes, or outside the run, is refused."""
-    rows = run.table("shortlist")
-    for number, row in enumerate(rows, 1):
-        wrong = [key for key, kind in _COLUMNS.items() if not isinstance(row.get(key), kind)]
-        if wrong:
-            raise InputError(
-                f"{run.folder}/tables/shortlist.jsonl, row {number}: {wrong[0]} is "
-                f"{row.get(wrong[0])!r}, which no curation writes. The run was changed or torn."
-            )
-        run.file(row["image"])
-    return rows
-
-
-def about(run: Run) -> str:
-    """What ties a store of verdicts to a run: its settings' name, its start and its data."""
-    facts = run.manifest
-    return f"{facts['name']} {facts['started']} {facts.get('data_fingerprint')}"
-
-
-def classes_of(run: Run) -> list[str]:
-    """The classes in which a curation judged its images."""
-    path = run.file("tables/classes.json")
-    classes = read_object(path).get("classes")
-    if not isinstance(classes, list) or not all(isinstance(name, str) for name in classes):
-        raise InputError(f"{path} has no list of classes: the run was changed or torn.")
-    return classes
