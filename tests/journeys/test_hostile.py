@@ -138,7 +138,7 @@ def test_a_signal_says_what_is_kept_and_how_to_go_on(
         said = audit_armed(counterlens, f"os.kill(os.getpid(), signal.{name})")
     finally:
         signal.signal(signal.SIGINT, given)
-    one_line(said, code, "kept in out", "--out out --resume")
+    one_line(said, code, "the work so far is in out", "--out out --resume")
     assert signal.getsignal(signal.SIGTERM) == before
     assert resumable(Path("out"))
 

@@ -119,7 +119,7 @@ def test_one_pass_finds_the_best_images_and_who_goes_together(colours, data):
     order = sorted((1, 2), key=lambda k: -np.corrcoef(real.T)[0, k])
     assert [row["other"] for row in alike] == order
     assert groups(colours, None, [0], 1)[0]["other"] == 1  # weights: 0 and 2 are opposites
-    with pytest.raises(InputError, match="there are 2"):
+    with pytest.raises(InputError, match="expected at most 2"):
         groups(colours, found, [0], 3)
 
 
