@@ -138,7 +138,7 @@ def test_a_failure_is_what_newcombes_interval_calls_one(
 
 def test_lower_is_better_for_confidence_on_foreign_images() -> None:
     numbers = {m: {"ood.svhn.mmc": number(v)} for m, v in (("a", 0.2), ("b", 0.3), ("c", 0.9))}
-    assert statuses(numbers, "ood.mean of 1 set.mmc") == {"a": "best", "b": "ok", "c": "fail"}
+    assert statuses(numbers, "ood.mean of 1 OOD set.mmc") == {"a": "best", "b": "ok", "c": "fail"}
 
 
 def test_a_number_that_must_not_be_quoted_is_never_best() -> None:
@@ -154,7 +154,7 @@ def test_means_run_over_the_sets_that_every_model_has() -> None:
     rows = {r["model"]: r for r in summarise({"one": one, "two": two})}
     assert rows["one"]["value"] == pytest.approx(0.8)
     assert rows["two"]["value"] == pytest.approx(0.8)
-    assert rows["one"]["key"] == "ood.mean of 2 sets.auroc"
+    assert rows["one"]["key"] == "ood.mean of 2 OOD sets.auroc"
 
 
 def test_the_error_after_temperature_is_judged_where_it_is_known() -> None:
@@ -173,7 +173,7 @@ def test_two_audits_are_compared_and_failures_are_data(tmp_path: Path) -> None:
     assert failures == {  # accuracy: 479 and 506 of 600, Newcombe's interval ends at −0.16 points
         ("zoo:cifar10-plain-small", "accuracy.top1"),
         ("zoo:cifar10-plain-small", "robust.l2-0.5.accuracy"),
-        ("zoo:cifar10-plain-small", "ood.mean of 3 sets.worst_auroc"),
+        ("zoo:cifar10-plain-small", "ood.mean of 3 OOD sets.worst_auroc"),
     }
     assert run.numbers["compare.zoo-cifar10-plain-small.failures"].value == 3
     assert run.numbers["compare.zoo-ratio.failures"].value == 0

@@ -199,7 +199,8 @@ def _cell(row: Mapping[str, Any]) -> Cell:
     badge = _BADGES.get(row["status"])
     tone: Tone = "bad" if row["status"] in ("fail", "do not quote") else ""
     mark = Badge(*badge) if badge else None
-    return Cell(plain.text, plain.sub, plain.sort, mark, tone=tone, more=plain.more)
+    sub = f"{plain.sub}, weak attack" if row.get("trust") == "weak" else plain.sub
+    return Cell(plain.text, sub, plain.sort, mark, tone=tone, more=plain.more)
 
 
 def _dots(

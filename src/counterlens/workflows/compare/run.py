@@ -250,7 +250,7 @@ def _with_means(
         ]
         if not shared:
             continue
-        word = "1 set" if len(shared) == 1 else f"{len(shared)} sets"
+        word = "1 OOD set" if len(shared) == 1 else f"{len(shared)} OOD sets"
         out[f"ood.mean of {word}.{metric}"] = _mean([own[key] for key in shared], shared)
     return out
 
