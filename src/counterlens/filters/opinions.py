@@ -145,10 +145,11 @@ class Judge:
 
     def _crops(self, rows: Int64[np.ndarray, "g"]) -> list[list[Crops]]:
         """Ten crops for each filter, from pictures decoded again one after another."""
-        return [
-            [one.crops(pixels) for one in self.filters]
-            for pixels in map(self.request.pool.read, rows.tolist())
-        ]
+        return [self._crops_of(row) for row in rows.tolist()]
+
+    def _crops_of(self, row: int) -> list[Crops]:
+        pixels = self.request.pool.read(row)  # gone when this returns, before the next is decoded
+        return [one.crops(pixels) for one in self.filters]
 
 
 @dataclass(frozen=True)
