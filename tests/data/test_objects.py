@@ -212,6 +212,7 @@ class Table:
 
     features = {"pic": Images(), "kind": ClassLabel()}  # noqa: RUF012
     column_names = ("pic", "kind")
+    shape = (N, 2)  # rows × columns, as the library has it
 
     def __len__(self) -> int:
         return N

@@ -166,6 +166,8 @@ def _is_image(value: Any) -> bool:
     """Whether an object is one image rather than several."""
     if _is_picture(value) or images.is_pillow(value):
         return True
+    if not hasattr(value, "dtype"):  # tables have a shape, too: rows × columns
+        return False
     shape: tuple[int, ...] = tuple(getattr(value, "shape", ()))
     return len(shape) == 2 or (len(shape) == 3 and (shape[2] in (1, 3, 4) or shape[0] in (1, 3)))
 
