@@ -60,6 +60,7 @@ class Sharpness:
         if self.lpips is not None:
             distance = self.lpips(decoded / 2 + 0.5, x / 2 + 0.5)
             terms["perceptual"] = self.perceptual * distance.mean()
+        terms["fool"] = torch.zeros_like(terms["pixels"])  # the same terms in every update
         if self.phase(step):
             with frozen_weights(self.critic):
                 terms["fool"] = -self.adversarial * self.critic(decoded).mean()
