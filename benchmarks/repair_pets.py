@@ -46,7 +46,7 @@ from counterlens.runs import read_object, write_json
 from counterlens.types import Preprocess
 from counterlens.workflows._shared.result import Result
 from counterlens.workflows.repair import features
-from counterlens.workflows.repair.edits import drawn
+from counterlens.workflows.repair.edits.made import drawn
 from counterlens.workflows.repair.groups import Grouped
 from counterlens.workflows.repair.heads import Examples, Head, Problem, Scale, Start, logistic
 
@@ -210,8 +210,8 @@ def main() -> None:
     kind = "spurious" if asked.spurious else "cases"
     seeds = 1 if asked.spurious else asked.seeds
     rows: list[dict[str, Any]] = []
-    for seed in range(seeds):
-        for share in (0.9, 1.0, None):
+    for share in (0.9, 1.0, None):
+        for seed in range(seeds):
             file = asked.work / f"{kind}-{seed}-{share}.json"
             if not file.exists():
                 write_json(file, case(asked, share, seed))

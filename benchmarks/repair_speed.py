@@ -47,7 +47,7 @@ def main() -> None:
     if asked.fill:
         classifier = load(model, device="cpu", trust_remote_code=True)
         for images in (fix, check):
-            features.compute(classifier, images, features.Store.open(store, classifier))
+            features.compute(classifier, images, features.FeatureStore.open(store, classifier))
         return
     wall, cpu = time.perf_counter(), time.process_time()
     names = [name for name in REMEDIES if name != "pairs"]

@@ -64,7 +64,7 @@ def accepted_pairs(run: Run) -> list[tuple[str, str, str, str]]:
     decided = decisions([item.id for item in items], store.latest() if store else [])
     labels = {
         str(row["image"]): str(row.get("label") or row.get("predicted") or "")
-        for name in ("counterfactuals", "quality")
+        for name in ("counterfactuals", "quality", "pairs")
         for row in run.table(name)
         if row.get("image")
     }

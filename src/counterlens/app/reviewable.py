@@ -6,7 +6,7 @@ A run may come from anyone: rows without what a command writes are refused by na
 import sqlite3
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -146,11 +146,18 @@ def _pairs(run: Run, rows: list[dict[str, Any]]) -> list[Item]:
     return list(items.values())
 
 
+def _edited(run: Run, rows: list[dict[str, Any]]) -> list[Item]:
+    """Pairs of a repair: the edit must leave the class as it is."""
+    question = "Does the edited picture still show its class, and only the shortcut changed?"
+    return [replace(item, question=question) for item in _pairs(run, rows)]
+
+
 _READERS: dict[str, Callable[[Run, list[dict[str, Any]]], list[Item]]] = {
     "shortlist": _shortlist,
     "suspects": _suspects,
     "counterfactuals": _pairs,
     "quality": _pairs,
+    "pairs": _edited,
 }
 
 
@@ -158,5 +165,5 @@ def is_pairs(run: Run) -> bool:
     """Whether a run holds pairs of pictures, original and changed."""
     return not (run.folder / "tables" / "shortlist.jsonl").is_file() and any(
         (Path(run.folder) / "tables" / f"{name}.jsonl").is_file()
-        for name in ("counterfactuals", "quality")
+        for name in ("counterfactuals", "quality", "pairs")
     )

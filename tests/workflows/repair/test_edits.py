@@ -10,7 +10,7 @@ from counterlens.data.sets import array_set
 from counterlens.data.synthetic import backgrounds
 from counterlens.errors import InputError
 from counterlens.images import write_png
-from counterlens.workflows.repair import edits
+from counterlens.workflows.repair.edits import made as edits
 from counterlens.workflows.repair.groups import Grouped
 
 RNG = np.random.default_rng(0)

@@ -11,7 +11,8 @@ from jaxtyping import Float64
 import counterlens
 from counterlens.data.sets import array_set
 from counterlens.errors import InputError
-from counterlens.images import ImageSet
+from counterlens.images import ImageSet, write_png
+from counterlens.losses.pairs import pair_terms
 from counterlens.workflows.repair.groups import Grouped
 from counterlens.workflows.repair.measured import auroc_gap, halves, worst_trust
 from counterlens.workflows.repair.run import repair
@@ -88,6 +89,44 @@ def test_group_dro_and_jtt_are_tried_beside_their_placebos(model: str, tmp_path:
     assert torch.equal(old.net.first.weight[..., 0, 0], torch.eye(3))  # the model is untouched
 
 
+def test_pairs_train_the_whole_network_beside_unrelated_edits(model: str, tmp_path: Path) -> None:
+    """Blue, the shortcut, goes with the class always; its versions have the other blue."""
+    fix = pictures(96, 1, agree=1.0)
+    for i in range(len(fix)):
+        other = fix.read(i).astype(int)
+        other[..., 2] += 80 * (1 - 2 * int(fix.labels[i]))
+        file = tmp_path / "edited" / f"{fix.ids[i]}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_png(file, other.clip(0, 255).astype(np.uint8))
+    result = repair(
+        model, fix=fix, check=pictures(120, 2, agree=0.5), groups_from="column:place",
+        pairs=f"files:{tmp_path / 'edited'}", remedies="recipe:pairs", device="cpu", quiet=True,
+        changes=("lr=0.02", "batch=16", "augment=none", "epochs=6"), out=tmp_path / "run",
+    )  # fmt: skip
+    worst = {row["name"]: row["worst_group"] for row in result.table("tried")}
+    assert worst["recipe:pairs"] > worst["recipe:pairs, unrelated edits"] + 0.2, worst
+
+
+def test_the_terms_of_pairs_by_hand() -> None:
+    """Two images; the first has two versions in turn: one of its class, one of the other."""
+    net = torch.nn.Linear(2, 2, bias=False).double()
+    x = torch.tensor([[1.0, 2.0], [0.5, -1.0]]).double()
+    version = torch.tensor([[1.5, 2.0], [0.0, 1.0]]).double()
+    y, of = torch.tensor([0, 1]), torch.tensor([0, 0])
+    batch = {"x": x, "y": y, "version": version, "of": of, "version_y": torch.tensor([0, 1])}
+    with torch.no_grad():
+        terms = pair_terms(net, batch, 0)
+        own, other = x @ net.weight.T, version @ net.weight.T
+    log = [row - row.exp().sum().log() for row in (*own, *other)]
+    assert terms["in"].item() == pytest.approx(-(log[0][0] + log[1][1]).item() / 2)
+    assert terms["edited"].item() == pytest.approx(-(log[2][0] + log[3][1]).item() / 2)
+    gap = log[0].exp() - log[2].exp()
+    assert terms["agree"].item() == pytest.approx((gap**2).sum().item())
+    alone = {**batch, "of": of[:0], "version": version[:0], "version_y": of[:0]}
+    with torch.no_grad():
+        assert set(pair_terms(net, alone, 0)) == {"in"}
+
+
 def test_keys_of_unknown_images_and_attacks_are_in_the_receipt(model: str, tmp_path: Path) -> None:
     result = repair(
         model, fix=pictures(400, 1), check=pictures(200, 2), groups_from="none",
@@ -110,6 +149,7 @@ def test_keys_of_unknown_images_and_attacks_are_in_the_receipt(model: str, tmp_p
 @pytest.mark.parametrize(
     ("options", "text"),
     [
+        ({"remedies": "recipe:pairs"}, "no edit is given"),
         ({"remedies": "recipe:ratio"}, "out-distribution images"),
         ({"remedies": "recipe:adversarial"}, "near.radius"),
         ({"remedies": "dfr", "attack": "l2:much"}, "not NORM:RADIUS"),

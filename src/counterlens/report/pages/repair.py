@@ -23,7 +23,7 @@ from counterlens.runs.keys import meaning, show
 
 TABLES = (
     *("verdict", "receipt", "tried", "placebos", "sizes", "notes", "keys", "plan"),
-    *("flips", "gallery"),
+    *("flips", "gallery", "pairs"),
 )
 _TONES: dict[str, Tone] = {"better": "good", "not shown": "warn", "worse": "bad"}
 _FLIPS = {
@@ -50,10 +50,16 @@ def sections(run: Run) -> list[Section]:
     if plan := run.table("plan"):
         blocks = plain_table("Remedies", plan)
         out.append(Section("plan", "What could be tried", blocks))
+        if pairs := galleries(run, ("pairs",), {"pairs": "Original and edited"}):
+            out.append(Section("pairs", "Pairs to judge", pairs, _PAIRS))
     out.append(Section("sizes", "Groups and splits", _groups(run), _GROUPS))
     return out
 
 
+_PAIRS = (
+    "The first of the pairs that were written. Judge them in the app (counterlens app FOLDER, page "
+    "Repairs); a repair with --pairs run:FOLDER then trains on those that were accepted."
+)
 _KEYS = "On the check images; the difference is paired. Confidence has no better side by itself."
 _GROUPS = (
     "One half of the fix images fits the heads, the other chooses among settings and remedies. The "

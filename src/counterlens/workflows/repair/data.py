@@ -15,7 +15,7 @@ from counterlens.label_spaces.matching import pair_classes
 from counterlens.progress import within
 from counterlens.workflows._shared.masks import masks_by
 from counterlens.workflows.repair import groups as grouping
-from counterlens.workflows.repair.edits import donors, swapped, usable_masks
+from counterlens.workflows.repair.edits.made import donors, swapped, usable_masks
 from counterlens.workflows.repair.groups import Codes, Grouped
 
 OWN, OTHER, NONE = "own background", "other background", "no background"

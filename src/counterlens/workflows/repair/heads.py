@@ -100,7 +100,7 @@ class Pairs:
 
     Args:
         rows: of the fit images.
-        edited: the same images, edited, with the groups they now belong to.
+        edited: the same images, edited, with the classes and groups they now belong to.
         unrelated: the same images after an edit that has nothing to do with the shortcut.
     """
 
@@ -222,7 +222,7 @@ def logistic(
     pull = np.ones(n) if share is None else share
     count, width = int(start.free.sum()), x.shape[1]
     gap = None if consistency is None else consistency.x - consistency.other
-    rate = 0.0 if consistency is None else consistency.weight / len(consistency.x)
+    rate = 0.0 if consistency is None else consistency.weight / max(len(consistency.x), 1)
     weight, bias = start.weight.copy(), start.bias.copy()
 
     def put(flat: Vector) -> None:

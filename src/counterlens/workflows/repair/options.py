@@ -34,8 +34,9 @@ class RepairOptions(Output, Compute, TrustOption):
     pairs: str | None = option(
         None,
         help="Edit that changes the shortcut alone: patch:FILE@TOP,LEFT,HEIGHT,WIDTH, "
-        "box:TOP,LEFT,HEIGHT,WIDTH, masks:SPEC, files:FOLDER of edited versions under the names "
-        "of the images, or column:NAME, whose text two versions of an image share.",
+        "box:TOP,LEFT,HEIGHT,WIDTH, masks:SPEC, stylised:WEIGHTS[@STYLES] (AdaIN), files:FOLDER of "
+        "edited versions under the names of the images, run:FOLDER of explain, cgn compose or a "
+        "plan whose pairs were judged, or column:NAME, whose text two versions of an image share.",
         unit="EDIT",
         group=DATA,
     )
@@ -97,6 +98,12 @@ class RepairOptions(Output, Compute, TrustOption):
     plan: bool = option(
         False,
         help="Print group sizes, cost and the smallest change that could be shown; fit nothing.",
+        group=PROOF,
+    )
+    write_pairs: int = option(
+        0,
+        help="With --plan: write so many pairs to judge in the app; then --pairs run:FOLDER.",
+        unit="N",
         group=PROOF,
     )
     features: Path | None = option(

@@ -1,13 +1,16 @@
 """Counterfactual pairs: a last layer for which images that differ in the shortcut alone agree.
 
 Paper: none of its own. Training on counterfactual images is that of Sauer and Geiger 2021
-       (cgn2021); the consistency term is that of Heinze-Deml and Meinshausen 2021 on logits.
-Differs: head only, on stored features.
+       (cgn2021); the consistency term is that of Heinze-Deml and Meinshausen 2021 (core2021) on
+       logits.
+Differs: head only, on stored features. An edited picture whose class a reviewer changed is one more
+       example of that class; it need not agree with its original.
 """
 
 import numpy as np
 
 from counterlens.errors import InputError
+from counterlens.workflows.repair.groups import Codes
 from counterlens.workflows.repair.heads import (
     Consistency,
     Head,
@@ -29,12 +32,14 @@ NO_EDIT = (
 
 def pairs(problem: Problem) -> Head:
     """CE(x) + CE(x') + λ ‖f(x) − f(x')‖²; λ and the penalty by the images that choose."""
-    return _fitted(problem, _known(problem).edited.x)
+    edited = _known(problem).edited
+    return _fitted(problem, edited.x, edited.by.labels)
 
 
 def unrelated(problem: Problem) -> Head:
     """The placebo: the same images, but their edit has nothing to do with the shortcut."""
-    return _fitted(problem, _known(problem).unrelated)
+    known = _known(problem)
+    return _fitted(problem, known.unrelated, problem.fit.by.labels[known.rows])
 
 
 def _known(problem: Problem) -> Pairs:
@@ -43,16 +48,18 @@ def _known(problem: Problem) -> Pairs:
     return problem.pairs
 
 
-def _fitted(problem: Problem, other: Matrix) -> Head:
+def _fitted(problem: Problem, other: Matrix, classes: Codes) -> Head:
+    """The head for these versions of the pictures and their classes."""
     rows = _known(problem).rows
     x, labels = problem.fit.x, problem.fit.by.labels
-    whole, y = np.concatenate([x, other]), np.concatenate([labels, labels[rows]])
+    whole, y = np.concatenate([x, other]), np.concatenate([labels, classes])
+    alike = np.flatnonzero(classes == labels[rows])
     scale, heads = Scale.of(whole), []
     both = scale.apply(whole)
     for strength in STRENGTHS:
         now = Start.of(problem, scale)
         for weight in WEIGHTS:
-            agree = Consistency(both[rows], both[len(x) :], weight)
+            agree = Consistency(both[rows[alike]], both[len(x) + alike], weight)
             now = logistic(both, y, now, strength=strength, consistency=agree)
             heads.append(scale.folded(now.weight, now.bias))
     return problem.best(heads)

@@ -196,7 +196,7 @@ def refusal(name: str, fit: Grouped, edited: bool) -> str:
             refuse_small(fit, len(fit.classes))
         elif name in ("erase", "spufix", "group-weights") and not edited:
             refuse_class(fit, name)
-        elif name == "pairs" and not edited:
+        elif name in ("pairs", "recipe:pairs") and not edited:
             raise InputError(NO_EDIT)
     except InputError as error:
         return str(error)

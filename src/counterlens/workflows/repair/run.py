@@ -12,7 +12,6 @@ from counterlens.data import name_of
 from counterlens.data.sets import subset
 from counterlens.errors import InputError, nearest
 from counterlens.images import ImageSet, fitting_size
-from counterlens.metrics.intervals.closed_form import delong
 from counterlens.metrics.intervals.paired import smallest_worst_gain
 from counterlens.models import parts
 from counterlens.models.sources.repaired import save_repaired
@@ -27,9 +26,9 @@ from counterlens.workflows.audit.attacks.spec import parse_attack
 from counterlens.workflows.repair import candidates, features, receipt
 from counterlens.workflows.repair.candidates import Candidate
 from counterlens.workflows.repair.data import Data, open_sets
-from counterlens.workflows.repair.edit_plan import edits_of, pair_column
-from counterlens.workflows.repair.edits import Edited
-from counterlens.workflows.repair.erasure import eraser, one_hot
+from counterlens.workflows.repair.edits.made import Edited
+from counterlens.workflows.repair.edits.plan import edits_of, pair_column, write_pairs
+from counterlens.workflows.repair.erasure import fitted_eraser, probed
 from counterlens.workflows.repair.flips import write_flips
 from counterlens.workflows.repair.groups import (
     Grouped,
@@ -98,6 +97,8 @@ def repair(model: object, options: RepairOptions) -> Result:
     """
     parse_source(options.groups_from)
     names = remedy_names(options)
+    if options.write_pairs and not (options.plan and options.pairs):
+        raise InputError("write_pairs writes the pairs of a plan: give plan=True and pairs=EDIT.")
     options = replace(options, attack=split_attacks(options.attack))
     for text in options.attack:
         parse_attack(text)
@@ -241,6 +242,8 @@ def _write_plan(run: Run, job: _Job) -> None:
         reason = refusal(name, job.data.fix_by.take(job.data.fit), bool(job.edits))
         rows.append({"remedy": name, "can_run": not reason, "why_not": reason})
     run.write_table("plan", rows)
+    if job.options.write_pairs:
+        write_pairs(run, job.data, job.edits, job.options.write_pairs)
 
 
 def _smallest(data: Data) -> Number:
@@ -257,7 +260,8 @@ def _repair(run: Run, job: _Job) -> None:
     problem, check = _problem(job, log)
     folder = run.folder / "state"
     tuner = Tuner(
-        job.classifier, job.data, problem, job.out, options, folder, old_head, log
+        job.classifier, job.data, problem, job.out, job.edits[0] if job.edits else None,
+        options, folder, old_head, log,
     )  # fmt: skip
     tried = candidates.fit_all(problem, job.names, log, tuner)
     splits = _splits(job, problem, check)
@@ -360,7 +364,7 @@ def _problem(job: _Job, log: Any) -> tuple[Problem, Examples]:
             Examples(
                 passed(edit.read, "edited images", len(edit.rows)),
                 Grouped(
-                    data.fix_by.labels[edit.rows], edit.values, data.fix_by.classes,
+                    edit.labels_in(data.fix_by), edit.values, data.fix_by.classes,
                     data.fix_by.names,
                 ),
             )
@@ -369,7 +373,8 @@ def _problem(job: _Job, log: Any) -> tuple[Problem, Examples]:
         own, place = job.edits[0], {row: i for i, row in enumerate(data.fit.tolist())}
         rows = np.array([place[row] for row in own.rows.tolist()], dtype=np.int64)
         other = passed(own.unrelated, "images with unrelated edits", len(own.rows))
-        pairs, choose = Pairs(rows, first, other), choose.joined(second)
+        pairs = Pairs(rows, first, other)
+        choose = choose.joined(second) if len(second.x) else choose
     problem = Problem(old, fit, choose, pairs, job.options.want, job.options.seed)
     return problem, Examples(check_x, data.check_by)
 
@@ -393,22 +398,7 @@ def _erased(problem: Problem, tried: Sequence[Candidate], check: Examples) -> di
     values = (problem.fit.by.values, problem.choose.by.values, check.by.values)
     if not done or any(set(np.unique(part)) != {0, 1} for part in values):
         return {}
-    from sklearn.linear_model import LogisticRegression
-
-    fit = problem.fit if problem.pairs is None else problem.fit.joined(problem.pairs.edited)
-    change, mean = eraser(fit.x, one_hot(fit.by))
-    out = {}
-    for key, matrix in (("before", np.zeros_like(change)), ("after", change)):
-        sets = [e.x - (e.x - mean) @ matrix.T for e in (problem.choose, check)]
-        scale = np.maximum(sets[0].std(0), 1e-12)
-        probe = LogisticRegression(C=0.01, max_iter=2000).fit(sets[0] / scale, values[1])
-        score = probe.decision_function(sets[1] / scale)
-        inside, outside = score[values[2] == 1], score[values[2] == 0]
-        area = float((inside[:, None] > outside).mean() + (inside[:, None] == outside).mean() / 2)
-        low, high = delong(inside, outside)
-        protocol = (
-            "AUROC of the value by a linear probe, fitted on the images that choose, on the check "
-            "images; DeLong"
-        )
-        out[f"repair.probe_{key}"] = Number(area, len(score), low, high, protocol)
-    return out
+    change, mean = fitted_eraser(problem)
+    before = probed(np.zeros_like(change), mean, problem.choose, check)
+    after = probed(change, mean, problem.choose, check)
+    return {"repair.probe_before": before, "repair.probe_after": after}

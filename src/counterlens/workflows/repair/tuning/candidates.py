@@ -14,6 +14,7 @@ from counterlens.progress import within
 from counterlens.workflows.repair import features
 from counterlens.workflows.repair.candidates import Candidate, Tuned
 from counterlens.workflows.repair.data import Data
+from counterlens.workflows.repair.edits.made import Edited
 from counterlens.workflows.repair.heads import Examples, Head, Problem
 from counterlens.workflows.repair.options import RepairOptions
 from counterlens.workflows.repair.remedies import shuffled
@@ -35,6 +36,7 @@ class Tuner:
         data: images, groups, splits.
         problem: what remedies start from.
         out: out-distribution images to train on.
+        edit: versions of the images to fit on; None where no edit was named.
         options: of the command.
         folder: for checkpoints.
         old_head: reads the last layer of a network.
@@ -45,6 +47,7 @@ class Tuner:
     data: Data
     problem: Problem
     out: ImageSet | None
+    edit: Edited | None
     options: RepairOptions
     folder: Path
     old_head: Callable[[Classifier], Head]
@@ -73,8 +76,9 @@ class Tuner:
         if self.images is None:
             wrong = ~self.problem.fit.right(self.problem.old)
             self.images = images_of(
-                self.classifier, self.data.fix, self.data.fit, self.data.fix_by, wrong, self.out
-            )
+                self.classifier, self.data.fix, self.data.fit, self.data.fix_by, wrong, self.out,
+                self.edit,
+            )  # fmt: skip
         return self.images
 
     def _placebo(self, one: Tuning, images: TuningImages) -> tuple[Tuning, TuningImages, str]:
@@ -82,6 +86,9 @@ class Tuner:
         if one.kind == "jtt":
             wrong = shuffled_within(images.by, images.wrong, rng)
             return one, replace(images, wrong=wrong), f"{one.name}, random images"
+        if one.kind == "pairs" and images.versions is not None:
+            changed = replace(images, versions=images.versions.placebo())
+            return one, changed, f"{one.name}, unrelated edits"
         if one.kind == "group-dro":
             return one, replace(images, by=shuffled(images.by, rng)), f"{one.name}, shuffled groups"
         return plain(one), images, f"{one.name}, plain training"

@@ -37,7 +37,9 @@ NAMES: dict[str, dict[str, Any]] = {
     "pgd": {"loss": "random-strength", "kind": "pgd"},
     "jtt": {"loss": "plain", "epochs": 5},
     "group-dro": {"loss": "plain", "epochs": 5},
+    "pairs": {"loss": "plain"},
 }
+KINDS = ("jtt", "group-dro", "pairs")
 AROUND_OUTSIDE = 2.0
 """Radius around out-distribution images as a multiple of that around the others (ratio2020)."""
 STEPS = 5
@@ -49,7 +51,7 @@ class Tuning:
 
     Args:
         name: as it was asked for, with its prefix.
-        kind: "jtt", "group-dro", or "loss" where the loss alone makes the difference.
+        kind: one of `KINDS`, or "loss" where the loss alone makes the difference.
         recipe: loss, attacks, epochs, rate.
     """
 
@@ -89,7 +91,7 @@ def tuning(
             f"{name} needs the ball to train for: an attack of the proof, attack=['l2:0.25'], "
             "or changes=['near.radius=0.25']."
         )
-    return Tuning(name, short if short in ("jtt", "group-dro") else "loss", recipe)
+    return Tuning(name, short if short in KINDS else "loss", recipe)
 
 
 def _named(short: str, attacks: Sequence[str]) -> Recipe:

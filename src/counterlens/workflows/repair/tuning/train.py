@@ -8,7 +8,7 @@ Differs: the mistakes of JTT are those of the model as it is, in one clean pass;
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -20,10 +20,13 @@ from counterlens.classifier import Classifier
 from counterlens.data.augment import augment
 from counterlens.errors import InputError
 from counterlens.fit import Plan, Trainable, fit
-from counterlens.images import ImageSet
+from counterlens.images import ImageSet, Pixels, prepared
 from counterlens.losses.groups import GroupDRO, weighted_terms
+from counterlens.losses.pairs import pair_terms
 from counterlens.types import Batch, Loss
+from counterlens.workflows.repair.edits.made import Edited
 from counterlens.workflows.repair.groups import LEAST, Codes, Grouped
+from counterlens.workflows.repair.pairs import NO_EDIT
 from counterlens.workflows.repair.tuning.recipes import Tuning
 from counterlens.workflows.train.finetune import FEW, hold_norms
 from counterlens.workflows.train.finetune_data import decode
@@ -42,12 +45,35 @@ class TuningImages:
         by: their classes and groups.
         wrong: which of them the model gets wrong.
         outside: out-distribution images as bytes; None where none were given.
+        versions: edited images; None where no edit was named.
     """
 
     x: Tensor
     by: Grouped
     wrong: np.ndarray
     outside: Tensor | None = None
+    versions: "Versions | None" = None
+
+
+@dataclass(frozen=True)
+class Versions:
+    """Edited versions of some of the images.
+
+    Args:
+        of: the place of each one's original among the images.
+        x: as bytes; `unrelated`: after an edit that has nothing to do with the shortcut.
+        y: their classes; `own`: those of their originals.
+    """
+
+    of: Codes
+    x: Tensor
+    unrelated: Tensor
+    y: Codes
+    own: Codes
+
+    def placebo(self) -> "Versions":
+        """The unrelated edits in place of the others."""
+        return replace(self, x=self.unrelated, y=self.own)
 
 
 def images_of(
@@ -57,14 +83,30 @@ def images_of(
     by: Grouped,
     wrong: np.ndarray,
     out: ImageSet | None,
+    edit: Edited | None = None,
 ) -> TuningImages:
-    """Decode the fitting half and the out-distribution images, once for all fine-tunings."""
+    """Decode the fitting half, its edits and the out-distribution images, once for all recipes."""
     fit_on, channels = classifier.preprocess, classifier.channels
     x = decode(images, torch.from_numpy(rows), fit_on, channels)
     outside = None
     if out is not None:
         outside = decode(out, torch.arange(len(out)), fit_on, channels)
-    return TuningImages(x, by.take(rows), wrong, outside)
+    versions = None if edit is None else _versions(classifier, rows, by, edit)
+    return TuningImages(x, by.take(rows), wrong, outside, versions)
+
+
+def _versions(classifier: Classifier, rows: Codes, by: Grouped, edit: Edited) -> Versions:
+    place = {row: i for i, row in enumerate(rows.tolist())}
+    fit_on, channels, count = classifier.preprocess, classifier.channels, len(edit.rows)
+
+    def decoded(read: Callable[[int], Pixels]) -> Tensor:
+        planes = [prepared(read, j, fit_on, channels=channels) for j in range(count)]
+        return torch.from_numpy(np.stack(planes))
+
+    of = np.array([place[row] for row in edit.rows.tolist()], dtype=np.int64)
+    return Versions(
+        of, decoded(edit.read), decoded(edit.unrelated), edit.labels_in(by), by.labels[edit.rows]
+    )
 
 
 def tune(
@@ -111,6 +153,8 @@ def _loss(one: Tuning, data: TuningImages, steps: int, generator: torch.Generato
         return weighted_terms
     if one.kind == "group-dro":
         return GroupDRO(len(np.unique(data.by.groups)))
+    if one.kind == "pairs":
+        return pair_terms
     return bind(one.recipe, attacks(one.recipe, steps), generator)
 
 
@@ -134,6 +178,7 @@ def batches(
     labels = torch.from_numpy(data.by.labels)
     _, place = np.unique(data.by.groups, return_inverse=True)
     groups = torch.from_numpy(place.astype(np.int64))
+    versions = _partners(one, data)
     weights = torch.from_numpy(upweighted(data.wrong)).float() if one.kind == "jtt" else None
     shares = 1 / torch.bincount(groups).double()[groups] if one.kind == "group-dro" else None
 
@@ -160,9 +205,36 @@ def batches(
             source = torch.Generator().manual_seed(seed * 1_000_003 + step + 7)
             drawn = torch.randint(len(data.outside), (recipe.out_batch or size,), generator=source)
             out["out"] = pixels(data.outside, drawn)
+        if versions is not None:
+            of, drawn = versions(rows, seed * 1_000_003 + step + 13)
+            assert data.versions is not None
+            out |= {"of": of.to(device), "version": pixels(data.versions.x, drawn)}
+            out["version_y"] = torch.from_numpy(data.versions.y)[drawn].to(device)
         return out
 
     return batch
+
+
+def _partners(
+    one: Tuning, data: TuningImages
+) -> Callable[[Tensor, int], tuple[Tensor, Tensor]] | None:
+    """From the rows of a batch to those of its images that have versions, and one of each."""
+    if one.kind != "pairs":
+        return None
+    if data.versions is None:
+        raise InputError(f"recipe:{NO_EDIT}")
+    known: dict[int, list[int]] = {}
+    for j, row in enumerate(data.versions.of.tolist()):
+        known.setdefault(row, []).append(j)
+
+    def partners(rows: Tensor, seed: int) -> tuple[Tensor, Tensor]:
+        rng = np.random.default_rng(seed)
+        some = [(k, known[row]) for k, row in enumerate(rows.tolist()) if row in known]
+        drawn = [(k, own[int(rng.integers(len(own)))]) for k, own in some]
+        both = torch.tensor(drawn, dtype=torch.int64).reshape(-1, 2)
+        return both[:, 0], both[:, 1]
+
+    return partners
 
 
 def upweighted(wrong: np.ndarray) -> np.ndarray:

@@ -20,10 +20,10 @@ from counterlens.workflows.repair.groups import Codes, Grouped
 
 Box = tuple[float, float, float, float]
 Read = Callable[[int], Pixels]
-KINDS = ("patch", "box", "masks", "files", "column")
+KINDS = ("patch", "box", "masks", "stylised", "files", "run", "column")
 FORMS = (
     "patch:FILE@TOP,LEFT,HEIGHT,WIDTH, box:TOP,LEFT,HEIGHT,WIDTH (shares of the picture), "
-    "masks:SPEC, files:FOLDER or column:NAME"
+    "masks:SPEC, stylised:WEIGHTS[@STYLES], files:FOLDER, run:FOLDER or column:NAME"
 )
 
 
@@ -36,12 +36,23 @@ class Edited:
         read: the j-th of them, edited.
         unrelated: the j-th of them after an edit that has nothing to do with the shortcut.
         values: the group value of each edited picture.
+        labels: the class of each edited picture; None where it is that of its original.
     """
 
     rows: Codes
     read: Read
     unrelated: Read
     values: Codes
+    labels: Codes | None = None
+
+    def labels_in(self, by: Grouped) -> Codes:
+        """The class of each edited picture.
+
+        Args:
+            by: of the set.
+        """
+        own: Codes = by.labels[self.rows]
+        return own if self.labels is None else self.labels
 
 
 def parse_pairs(text: str) -> tuple[str, str]:
@@ -160,7 +171,7 @@ def box_edit(
     images: ImageSet, rows: Codes, by: Grouped, box: Box, rng: np.random.Generator
 ) -> Edited:
     """The box from a donor; unrelated: the box opposite, from any other picture."""
-    rows, donor = _with_donor(rows, donors(rows, by, rng))
+    rows, donor = with_donor(rows, donors(rows, by, rng))
     other = rng.permutation(rows)
 
     def read(j: int) -> Pixels:
@@ -203,7 +214,7 @@ def background_edit(
     for row in rows.tolist():
         mask = masks(row)
         backs[row] = mask is not None and only_background_tiled(images.read(row), mask) is not None
-    rows, donor = _with_donor(rows, donors(rows, by, rng, backs))
+    rows, donor = with_donor(rows, donors(rows, by, rng, backs))
 
     def read(j: int) -> Pixels:
         return swapped(images, masks, int(rows[j]), int(donor[j]))
@@ -308,11 +319,17 @@ def files_edit(images: ImageSet, rows: Codes, by: Grouped, folder: Path) -> Edit
     def unrelated(j: int) -> Pixels:
         return images.read(int(found[j]))[:, ::-1].copy()
 
-    own = by.values[found]
-    return Edited(found, read_edited, unrelated, 1 - own if len(by.names) == 2 else own)
+    return Edited(found, read_edited, unrelated, other_value(by, found))
 
 
-def _with_donor(rows: Codes, donor: Codes) -> tuple[Codes, Codes]:
+def other_value(by: Grouped, rows: Codes) -> Codes:
+    """The value of a version made elsewhere: the other one of two, its own of more."""
+    own: Codes = by.values[rows]
+    return 1 - own if len(by.names) == 2 else own
+
+
+def with_donor(rows: Codes, donor: Codes) -> tuple[Codes, Codes]:
+    """The rows that have a donor, and it; refused where none has."""
     has_donor = donor >= 0
     if not has_donor.any():
         raise InputError(
