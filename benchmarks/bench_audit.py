@@ -1,7 +1,7 @@
 """What a default audit costs next to one bare prediction pass, and its memory at two sizes.
 
 Each arm runs in a process of its own, on the same photographs, model, batch and no workers, one
-thread: a loop written by hand (decode, resize, crop, forward), and `counterlens.audit` with its
+thread, the arms one after the other in each round: a loop written by hand (decode, resize, crop, forward), and `counterlens.audit` with its
 defaults, so with the doctor, calibration, pictures and the report. Time is CPU time after the
 model is loaded, which both need; memory is the peak of the process. From two sizes n follow the
 time per image and what an audit costs once, with them the ratio at 10,000 photographs.
@@ -99,9 +99,12 @@ def main() -> None:
     if given.arm:
         print(json.dumps(one(given.arm, given.weights, given.pack, given.n[0])))
         return
-    laps = {
-        arm: {n: [lap(arm, n, given) for _ in range(given.rounds)] for n in given.n} for arm in ARMS
-    }
+    laps: dict[str, dict[int, list[dict[str, float]]]]
+    laps = {arm: {n: [] for n in given.n} for arm in ARMS}
+    for _ in range(given.rounds):
+        for n in given.n:
+            for arm in ARMS:
+                laps[arm][n].append(lap(arm, n, given))
     best = {
         arm: {n: statistics.median(x["cpu_s"] for x in laps[arm][n]) for n in given.n}
         for arm in ARMS
