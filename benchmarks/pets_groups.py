@@ -80,7 +80,7 @@ def main() -> None:
         )
     slices = result.table("slices")
     for row in slices:
-        print({key: row[key] for key in ("name", "confirmed", "n", "excess", "low", "high", "p")})
+        print({key: row[key] for key in ("name", "confirmed", "n", "excess", "low", "high")})
     if args.out:
         facts = {
             "accuracy": {"value": top.value, "low": top.low, "high": top.high, "n": top.n},

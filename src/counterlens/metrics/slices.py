@@ -24,7 +24,7 @@ from scipy.special import logsumexp
 
 from counterlens.errors import InputError
 from counterlens.metrics.intervals.closed_form import BoolArray, holding, wilson
-from counterlens.metrics.intervals.multiple import bonferroni, holm, stratified_test
+from counterlens.metrics.intervals.multiple import bonferroni, stratified_test
 
 _Codes = Int64[np.ndarray, "_"]
 JointDensity = Float64[np.ndarray, "_ _"]
@@ -35,7 +35,6 @@ NOISE, PRIOR, TOLERANCE = 1e-3, 20.0, 0.01
 TESTED, LEAST = 5, 10
 """So many slices are tested on the other half; of fewer images none is made."""
 REPEATS = 4
-ALPHA = 0.05
 EXTREMES = (0.05, 0.1, 0.9, 0.95)
 Measures = Mapping[str, Float64[np.ndarray, "_"]]
 _Candidate = tuple[str, BoolArray, "Excess"]
@@ -168,7 +167,7 @@ class Excess:
         error: their share of errors.
         expected: that of the others, weighted by the classes of the slice.
         low, high: interval of error − expected.
-        p: one-sided exact test within classes.
+        p: one-sided exact test within classes, by which candidates are picked.
     """
 
     n: int
@@ -231,14 +230,13 @@ class Slice:
     members: BoolArray
     fit: Excess
     check: Excess | None
-    p: float
     again: int = 0
     rule: str = ""
 
     @property
     def confirmed(self) -> bool:
-        """Whether the images that fitted nothing show it."""
-        return self.check is not None and self.p <= ALPHA
+        """Whether the interval on the images that fitted nothing lies above 0."""
+        return self.check is not None and self.check.low > 0
 
 
 def find_slices(
@@ -267,14 +265,13 @@ def find_slices(
     checks = [
         excess(m & ~fits, wrong & ~fits, np.where(fits, -1, labels), z=z) for _, m, _ in candidates
     ]
-    adjusted = holm([1.0 if one is None else one.p for one in checks])
     others = [
         [m for _, m, _ in _candidates(*given, (seed, r))[1]]
         for r in range(1, repeats + 1 if candidates else 1)
     ]
     slices = [
-        Slice(m, fit, check, p, sum(any(_similar(m, o) for o in one) for one in others), rule)
-        for (rule, m, fit), check, p in zip(candidates, checks, adjusted, strict=True)
+        Slice(m, fit, check, sum(any(_similar(m, o) for o in one) for one in others), rule)
+        for (rule, m, fit), check in zip(candidates, checks, strict=True)
     ]
     return sorted(slices, key=lambda s: (not s.confirmed, -(s.check or s.fit).value)), fits
 

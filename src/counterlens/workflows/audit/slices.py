@@ -1,6 +1,6 @@
 """Slices of an audit: groups that nobody named, found by features and errors, confirmed on others.
 
-    slices         number, name, status, n, error, expected, excess, low, high, p, again, class, …
+    slices         number, name, status, n, error, expected, excess, low, high, again, class, …
     slice_images   image, slice, half, right: every image that was searched; slice is empty for most
 
 `slice_images` is what `--groups slices:RUN` reads, by the ids of the images.
@@ -252,7 +252,6 @@ def _row(number: int, one: Slice, name: Name) -> dict[str, Any]:
         "excess": check.value if check else None,
         "low": check.low if check else None,
         "high": check.high if check else None,
-        "p": one.p,
         "fit_excess": one.fit.value,
         "again": one.again,
         "repeats": REPEATS,
@@ -286,7 +285,8 @@ def _numbers(slices: Sequence[Slice], named: Sequence[Name], n: int) -> dict[str
     confirmed = float(sum(one.confirmed for one in slices))
     text = (
         f"slices that err more than other images of their classes, of at most {TESTED} picked on "
-        "one half and tested on the other; exact test within classes, Holm"
+        "one half; confirmed where the excess on the other half has its interval above 0, the "
+        "intervals of all candidates holding together (Bonferroni)"
     )
     out = {"slices.confirmed": Number(confirmed, n, confirmed, confirmed, text)}
     for k, (one, name) in enumerate(zip(slices, named, strict=True), 1):
