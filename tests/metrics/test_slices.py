@@ -6,11 +6,13 @@ benchmarks/planted_slices.py.
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from counterlens.errors import InputError
 from counterlens.metrics.intervals.closed_form import newcombe
 from counterlens.metrics.intervals.multiple import bonferroni
-from counterlens.metrics.slices import excess, find_slices, fit_mixture, standardised
+from counterlens.metrics.slices import Slice, excess, find_slices, fit_mixture, standardised
 
 K = 5
 
@@ -49,6 +51,33 @@ def test_membership_on_other_images_does_not_look_at_the_answer() -> None:
     mixture = fit_mixture(z, y, answers, K, np.random.default_rng(0), components=8)
     assert mixture.assign(z, y).shape == (len(y),)  # no answer is taken, so none can leak
     assert np.allclose(mixture.weights.sum(), 1) and np.allclose(mixture.labels.sum(1), 1)
+
+
+@settings(max_examples=12, deadline=None)
+@given(seed=st.integers(0, 10_000), worse=st.sampled_from([0.0, 0.15, 0.3]))
+def test_a_slice_is_confirmed_exactly_where_its_corrected_interval_lies_above_0(seed, worse):
+    """The interval is computed again from the half that fitted nothing, at Bonferroni's level."""
+    z, y, answers, moved = world(seed, worse, n=400)
+    measures = {"moved": moved + np.random.default_rng(seed).random(400)}
+    found, fits = find_slices(z, y, answers, measures=measures, seed=seed, repeats=0)
+    for one in found:
+        inside, wrong = one.members[~fits], (answers != y)[~fits]
+        again = excess(inside, wrong, y[~fits], z=bonferroni(len(found)))
+        assert (again is None) == (one.check is None)
+        if again is not None:
+            assert one.check.low == pytest.approx(again.low)
+        assert one.confirmed == (again is not None and again.low > 0)
+
+
+def test_a_slice_with_a_small_p_value_but_an_interval_that_holds_0_is_not_confirmed():
+    """Half of fifty images err, in classes that leave one other image each."""
+    labels = np.repeat(np.arange(10), 6)
+    inside = np.tile([True, True, True, True, True, False], 10)
+    wrong = np.zeros(60, bool)
+    wrong[inside] = np.arange(50) % 2 == 0
+    check = excess(inside, wrong, labels, z=bonferroni(5))
+    assert check is not None and check.p < 0.05 and check.low < 0
+    assert not Slice(inside, check, check).confirmed
 
 
 def test_expected_errors_are_those_of_the_same_classes() -> None:

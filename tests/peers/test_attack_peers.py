@@ -10,7 +10,6 @@ from counterlens.objectives import margin_of, wrongness
 from counterlens.search import AttackSettings, fab, pgd, robust
 
 pytestmark = [
-    pytest.mark.peers,
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # foolbox uses old scipy names
 ]
 

@@ -9,7 +9,6 @@ import pytest
 from counterlens.data import open_set
 
 pytestmark = [
-    pytest.mark.peers,
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
     pytest.mark.filterwarnings("ignore:Cannot locate reference"),  # dill, inside datasets
     pytest.mark.filterwarnings("ignore::ResourceWarning"),  # webdataset leaves its files open

@@ -19,7 +19,6 @@ from counterlens.data.corruptions.blur import streaks
 from counterlens.images import resize
 
 pytestmark = [
-    pytest.mark.peers,
     pytest.mark.filterwarnings("ignore"),  # numba and scikit-image warn when they are imported
 ]
 if "pkg_resources" not in sys.modules:  # gone from setuptools 81; the peer finds frost by it

@@ -11,7 +11,7 @@ from counterlens.data.sources.frozen import SCHEMA
 from counterlens.runs import write_json, write_text
 from counterlens.workflows.documents.export import export
 
-pytestmark = [pytest.mark.peers, pytest.mark.filterwarnings("ignore")]
+pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 @pytest.fixture

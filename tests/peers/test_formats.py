@@ -16,7 +16,7 @@ import counterlens as cl
 from counterlens.models import load
 from counterlens.models.parts import cam_layer, features
 
-pytestmark = [pytest.mark.peers, pytest.mark.filterwarnings("ignore")]
+pytestmark = pytest.mark.filterwarnings("ignore")
 NAMES = ("a", "b", "c")
 
 

@@ -14,7 +14,6 @@ from counterlens.workflows.curate.run import adversarial
 from curate_pools import factory, make_pool
 
 pytestmark = [
-    pytest.mark.peers,
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
     pytest.mark.filterwarnings("ignore::ResourceWarning"),  # webdataset leaves its files open
 ]

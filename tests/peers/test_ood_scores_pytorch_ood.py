@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from counterlens.metrics.ood_scores import LinearHead, fit
 
-pytestmark = pytest.mark.peers
 api = pytest.importorskip("pytorch_ood.detector", reason="pytorch-ood is not installed")
 
 WIDTH, CLASSES = 16, 5

@@ -7,7 +7,7 @@ import pytest
 from counterlens.runs import Number, Run
 from counterlens.workflows._shared.trackers import log_run
 
-pytestmark = [pytest.mark.peers, pytest.mark.filterwarnings("ignore")]
+pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 @pytest.fixture

@@ -40,6 +40,16 @@ def test_the_noisy_images_are_a_confirmed_slice(result: Result) -> None:
     assert result.images("slice:1")
 
 
+def test_verdicts_counts_and_intervals_agree(result: Result) -> None:
+    rows = result.table("slices")
+    for row in rows:
+        assert row["confirmed"] == (row["low"] is not None and row["low"] > 0)
+    assert result.numbers["slices.confirmed"].value == sum(row["confirmed"] for row in rows)
+    for row in rows:
+        number = result.numbers.get(f"slices.{row['slice']}.excess")
+        assert number is None or (number.low, number.high) == (row["low"], row["high"])
+
+
 def test_the_slices_of_a_run_are_a_column(result: Result, tmp_path: Path) -> None:
     images = open_set("sample:cifar10", limit=20)
     with pytest.raises(InputError, match="none of the images"):
