@@ -1,10 +1,11 @@
 """What a default audit costs next to one bare prediction pass, and its memory at two sizes.
 
 Each arm runs in a process of its own, on the same photographs, model, batch and no workers, one
-thread, the arms one after the other in each round: a loop written by hand (decode, resize, crop, forward), and `counterlens.audit` with its
-defaults, so with the doctor, calibration, pictures and the report. Time is CPU time after the
-model is loaded, which both need; memory is the peak of the process. From two sizes n follow the
-time per image and what an audit costs once, with them the ratio at 10,000 photographs.
+thread: a loop written by hand (decode, resize, crop, forward), and `counterlens.audit` with its
+defaults, so with the doctor, calibration, pictures and the report. The arms take turns in each
+round. Time is CPU time after the model is loaded, which both need; memory is the peak of the
+process. From two sizes n follow the time per image and what an audit costs once, with them the
+ratio at 10,000 photographs.
 
 Run: python benchmarks/bench_audit.py WEIGHTS.pth photos_imagenette_train.npz
      --out benchmarks/results/audit_cost.json

@@ -8,6 +8,7 @@
     sample:NAME            shipped with counterlens
     noise:KIND             made by code; noise:smooth@SPEC from the images of SPEC
     corrupted:NAME,SEVERITY@SPEC  the images of SPEC under a common corruption, severity 1 to 5
+    slices:RUN#K           the images of a confirmed slice of an audit; slices:RUN of all of them
 
 `NAME=SPEC` names a set; else its name is the file's stem or the last word.
 """

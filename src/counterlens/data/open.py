@@ -48,7 +48,7 @@ def open_set(
 
         return open_corrupted(rest, name=name, limit=limit, seed=seed, size=size, channels=channels)
     with within(f"opening {spec}"):
-        opened = _open(scheme, rest, name, size)
+        opened = _open(scheme, rest, name, size, channels)
     return subset(opened, sample_rows(len(opened), limit, seed))
 
 
@@ -69,7 +69,7 @@ def mined_with(spec: str) -> dict[str, str]:
     return filters_of(path) if scheme == "path" and path.is_dir() and is_frozen(path) else {}
 
 
-def _open(scheme: str, rest: str, name: str, size: tuple[int, int]) -> ImageSet:
+def _open(scheme: str, rest: str, name: str, size: tuple[int, int], channels: int) -> ImageSet:
     if scheme == "object":  # what stands for it in the manifest of a run
         raise InputError(
             f"{name} was an object ({rest.partition('@')[0]}) in the memory of the program that "
@@ -87,6 +87,10 @@ def _open(scheme: str, rest: str, name: str, size: tuple[int, int]) -> ImageSet:
         from counterlens.data.sources.stacks import open_stack
 
         return open_stack(rest, name=name)
+    if scheme == "slices":
+        from counterlens.data.sources.slices import open_slices
+
+        return open_slices(rest, name=name, size=size, channels=channels)
     if scheme == "hf":
         from counterlens.data.sources.hub import open_hub
 

@@ -5,12 +5,15 @@ from pathlib import Path
 
 from counterlens import zoo
 from counterlens.errors import InputError, nearest
+from counterlens.runs import Run, user_path
 
-SCHEMES = ("pack", "wds", "stack", "known", "hf", "sample", "noise", "corrupted", "object")
+SCHEMES = (
+    *("pack", "wds", "stack", "known", "hf", "sample", "noise", "corrupted", "slices", "object"),
+)
 FORMS = (
     "a folder of class folders, FILE.csv, FILE.jsonl, pack:FILE.npz, wds:SHARDS, stack:FILE, "
     "known:NAME@ROOT, "
-    "hf:DATASET#SPLIT, sample:NAME, noise:KIND or corrupted:NAME,SEVERITY@SPEC"
+    "hf:DATASET#SPLIT, sample:NAME, noise:KIND, corrupted:NAME,SEVERITY@SPEC or slices:RUN#K"
 )
 MANIFESTS = (".csv", ".tsv", ".jsonl", ".parquet")
 NOISES = ("uniform", "gaussian", "bernoulli", "blobs", "smooth")
@@ -61,6 +64,8 @@ def check_set(spec: str) -> None:
         check_sample(rest)
     elif scheme == "noise":
         check_noise(rest)
+    elif scheme == "slices":
+        Run.open(user_path(rest.partition("#")[0]))
     elif scheme == "path":
         _check_path(Path(rest))
 
@@ -135,5 +140,8 @@ def _short(scheme: str, rest: str) -> str:
         return Path(rest.split(".npz+")[0]).name.removesuffix(".npz")
     if scheme == "hf":
         return rest.partition("#")[0].rstrip("/").rpartition("/")[2]
+    if scheme == "slices":
+        folder, _, number = rest.partition("#")
+        return f"{Path(folder).name}-slice{'-' if number else 's'}{number}"
     short = rest.partition("@")[0].replace("/", "-")
     return short.replace(",", "-") if scheme == "corrupted" else short

@@ -14,6 +14,7 @@ import torch
 
 from counterlens import metrics
 from counterlens.data.columns import column_values, texts
+from counterlens.data.sources.slices import SPEC as SLICES
 from counterlens.errors import InputError, nearest
 from counterlens.images import ImageSet
 from counterlens.metrics import groups as measure
@@ -22,7 +23,6 @@ from counterlens.runs import LogitSet, Number, Run, parse_gate, stored_logits
 from counterlens.workflows._shared.objects import Objects
 from counterlens.workflows.audit.gates import GIVEN, group_part, plain_name
 from counterlens.workflows.audit.settings import Settings
-from counterlens.workflows.audit.slices import SPEC as SLICES
 from counterlens.workflows.audit.slices import check_slices, slices_of
 
 GroupColumns = Mapping[str, Sequence[str | None]]

@@ -9,7 +9,6 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from jaxtyping import Float64
 from counterlens.classifier import Classifier
 from counterlens.data.columns import MEASURES
 from counterlens.data.masks import own_masks
+from counterlens.data.sources.slices import NONE, SPEC, slices_by_id
 from counterlens.errors import InputError
 from counterlens.images import ImageSet, prepared
 from counterlens.metrics.intervals.closed_form import BoolArray
@@ -32,12 +32,10 @@ from counterlens.metrics.slices import (
 )
 from counterlens.models import load, parts
 from counterlens.progress import within
-from counterlens.runs import Number, Run, stored_logits, user_path
+from counterlens.runs import Number, Run, stored_logits
 from counterlens.workflows.audit import gallery
 from counterlens.workflows.audit.settings import Settings
 
-SPEC = "slices:"
-NONE = "no slice"
 _BATCH, _SHOWN = 64, 8
 _CLEAR, _MOST = 0.8, 0.6
 _WORDS: Mapping[str, tuple[str, str]] = {
@@ -303,18 +301,6 @@ def _nearest(features: np.ndarray, members: BoolArray) -> list[int]:
     own = features[rows].astype(np.float64)
     order = ((own - own.mean(0)) ** 2).sum(1).argsort(kind="stable")[:_SHOWN]
     return [int(i) for i in rows[order]]
-
-
-def slices_by_id(folder: str) -> dict[str, str]:
-    """The slice of each image that the audit of a folder searched; `no slice` for most."""
-    run = Run.open(user_path(Path(folder)))
-    rows = run.table("slice_images")
-    if not rows:
-        raise InputError(
-            f"{SPEC}{folder}: the run has no slices. Make them: counterlens audit MODEL DATA "
-            "--slices."
-        )
-    return {str(row["image"]): str(row["slice"]) or NONE for row in rows}
 
 
 def slices_of(text: str, images: ImageSet) -> list[str]:

@@ -15,6 +15,7 @@ from torch.nn.functional import normalize
 
 from counterlens.classifier import Classifier
 from counterlens.data import name_of, open_set
+from counterlens.data.sources.slices import members
 from counterlens.errors import InputError
 from counterlens.explanations.counterfactuals.pixel import default_radii
 from counterlens.explanations.counterfactuals.targets import class_named
@@ -27,7 +28,6 @@ from counterlens.workflows._shared.features import features_of
 from counterlens.workflows._shared.figures import save
 from counterlens.workflows._shared.names import named
 from counterlens.workflows._shared.pictures import Given
-from counterlens.workflows.audit.slices import NONE, slices_by_id
 from counterlens.workflows.explain.job import ExplainJob
 from counterlens.workflows.explain.maps import explain_maps
 
@@ -116,20 +116,10 @@ class Audit:
                 f"{self.run.folder} shows no mistakes, so there is nothing to explain."
             )
         if slice_number is not None:
-            inside = self._of_slice(slice_number)
+            inside = members(str(self.run.folder), str(slice_number))
             wrong = wrong[[stored.ids[i] in inside for i in wrong.tolist()]]
         order = wrong[sure[wrong].argsort(descending=True, stable=True)][:count]
         return [f"{self.data}#{stored.ids[i]}" for i in order.tolist()]
-
-    def _of_slice(self, number: int) -> set[str]:
-        """The images of a confirmed slice."""
-        own = slices_by_id(str(self.run.folder))
-        found = {i for i, name in own.items() if name.partition(":")[0] == str(number)}
-        if not found:
-            names = sorted(set(own.values()) - {NONE})
-            has = "; ".join(names) if names else "none"
-            raise InputError(f"slice is {number}, and the confirmed slices are: {has}.")
-        return found
 
     def folder(self) -> Path:
         """Where the next explanation goes: inside the audit, beside earlier ones."""

@@ -7,12 +7,12 @@ import numpy as np
 import torch
 
 from counterlens.classifier import Classifier
+from counterlens.data.sources.slices import NONE, slices_by_id
 from counterlens.errors import InputError, nearest
 from counterlens.explanations.features.directions import Direction, logits_of, unit_direction
 from counterlens.models.weights import weights_hash
 from counterlens.review.store import Store, store_path
 from counterlens.runs import Run, user_path
-from counterlens.workflows.audit.slices import NONE, slices_by_id
 from counterlens.workflows.neurons.data import read_known
 from counterlens.workflows.neurons.npca import components
 from counterlens.workflows.repair.data import Data, Opened, on_backgrounds
