@@ -187,9 +187,7 @@ def releases(photographs: Path, weights: Path, runs: Path) -> Facts:
         numbers = {
             key: {"value": n.value, "low": n.low, "high": n.high, "n": n.n}
             for key, n in compared.numbers.items()
-            if key.startswith("flips.")
-            and not key.startswith("flips.groups")
-            or key.startswith("flips.groups.worst")
+            if key.startswith(("flips.negative", "flips.positive", "flips.groups.worst"))
         }
         old, new = answers(results[one]), answers(results[two])
         common = [i for i in old if i in new]

@@ -14,7 +14,6 @@ from counterlens.explanations.cam import class_cam
 from counterlens.models.parts import CamLayer, cam_layer
 from counterlens.types import Preprocess
 
-
 timm = pytest.importorskip("timm")
 gradcam = pytest.importorskip("pytorch_grad_cam")
 
