@@ -132,7 +132,9 @@ def test_without_groups_errors_stand_for_them_on_the_fitting_half_alone() -> Non
     assert not data.fix_by.values.any() and "fewer than 20" in data.notes[0]
 
 
-def test_slices_of_audits_are_groups_and_every_image_was_searched(tmp_path: Path) -> None:
+def test_slices_of_audits_are_groups_and_images_that_were_not_searched_take_no_part(
+    tmp_path: Path,
+) -> None:
     model, sets = classifier(), opened(80)
     runs = []
     for number, images in enumerate(sets.sets):
@@ -146,8 +148,13 @@ def test_slices_of_audits_are_groups_and_every_image_was_searched(tmp_path: Path
     data = sources.grouped(sets, f"slices:{','.join(runs)}", model, passes(model, sets))
     assert data.fix_by.names == ("1: cat: dark", "no slice")
     assert (data.check_by.values == (np.arange(len(sets.sets[1])) % 4 != 0)).all()
-    with pytest.raises(InputError, match="were not searched for slices"):
-        sources.grouped(sets, f"slices:{runs[0]}", model, passes(model, sets))
+    assert sources.searched(f"slices:{','.join(runs)}", sets.sets) == (sets.sets, ())
+    more = pictures(90, 1)  # the first audit searched 80 of these 90
+    (fix, check), notes = sources.searched(f"slices:{','.join(runs)}", (more, sets.sets[1]))
+    assert list(fix.ids) == list(sets.sets[0].ids) and check is sets.sets[1]
+    assert notes[0].startswith("10 of the 90 images of set1 take no part")
+    with pytest.raises(InputError, match="none of the 80 images of set2 was searched"):
+        sources.searched(f"slices:{runs[0]}", sets.sets)
 
 
 def test_masks_give_each_picture_three_backgrounds_within_its_split() -> None:

@@ -40,7 +40,7 @@ from counterlens.workflows.repair.heads import Examples, Head, Pairs, Problem
 from counterlens.workflows.repair.measured import Split, halves, keys_of
 from counterlens.workflows.repair.options import RepairOptions
 from counterlens.workflows.repair.remedies import REMEDIES, refusal
-from counterlens.workflows.repair.sources import grouped, parse_source
+from counterlens.workflows.repair.sources import grouped, parse_source, searched
 from counterlens.workflows.repair.tuning.candidates import Tuner
 from counterlens.workflows.repair.tuning.recipes import is_tuning, tuning
 from counterlens.workflows.train.datasets import default_cache
@@ -165,8 +165,9 @@ def _prepare(
     size, channels = fitting_size(classifier.preprocess), classifier.channels
     specs = (options.fix, options.check)
     first, second = (objects.open(one, size=size, channels=channels) for one in specs)
+    sets, notes = searched(options.groups_from, (first, second))
     opened = open_sets(
-        classifier.classes, specs, (first, second),
+        classifier.classes, specs, sets,
         pair_column=pair_column(options), seed=options.seed,
     )  # fmt: skip
     folder = options.features if options.features is not None else default_cache()
@@ -176,6 +177,7 @@ def _prepare(
         return features.compute(classifier, opened.sets[which], store)
 
     data = grouped(opened, options.groups_from, classifier, passes)
+    data = replace(data, notes=(*data.notes, *notes))
     edits = edits_of(data, opened, options, names)
     reasons = [refusal(name, data.fix_by.take(data.fit), bool(edits)) for name in names]
     if all(reasons):

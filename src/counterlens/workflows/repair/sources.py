@@ -7,9 +7,11 @@ import numpy as np
 import torch
 
 from counterlens.classifier import Classifier
-from counterlens.data.sources.slices import NONE, slices_by_id
+from counterlens.data.sets import subset
+from counterlens.data.sources.slices import slices_by_id
 from counterlens.errors import InputError, nearest
 from counterlens.explanations.features.directions import Direction, logits_of, unit_direction
+from counterlens.images import ImageSet
 from counterlens.models.weights import weights_hash
 from counterlens.review.store import Store, store_path
 from counterlens.runs import Run, user_path
@@ -98,23 +100,48 @@ def _tagged(opened: Opened, folder: str) -> Data:
     return _by_texts(opened, (texts[0], texts[1]), f"the review of {path}", (note,))
 
 
+def searched(
+    source: str, sets: tuple[ImageSet, ImageSet]
+) -> tuple[tuple[ImageSet, ImageSet], tuple[str, ...]]:
+    """The sets without images that the audits of `slices:RUN` did not search, and a note on them.
+
+    An audit does not search the images that its temperature is fitted on.
+    """
+    kind, rest = parse_source(source)
+    if kind != "slices":
+        return sets, ()
+    own = _slices(rest)
+    kept, notes = [], []
+    for images in sets:
+        rows = [i for i, one in enumerate(images.ids) if str(one) in own]
+        if not rows:
+            raise InputError(
+                f"none of the {len(images)} images of {images.name} was searched for slices in "
+                f"{rest}: audit a set that holds the images to fix and those to check with, with "
+                f"slices=True; the ids there are such as {next(iter(own))}."
+            )
+        if len(rows) < len(images):
+            notes.append(
+                f"{len(images) - len(rows)} of the {len(images)} images of {images.name} take no "
+                f"part: the audit did not search them, for instance those that its temperature "
+                "was fitted on."
+            )
+        kept.append(subset(images, rows))
+    return (kept[0], kept[1]), tuple(notes)
+
+
+def _slices(folders: str) -> dict[str, str]:
+    """The slice of each image that one of the audits searched."""
+    own: dict[str, str] = {}
+    for folder in folders.split(","):
+        own |= slices_by_id(folder.strip())
+    return own
+
+
 def _by_slices(opened: Opened, folders: str) -> Data:
     """By the confirmed slices of audits; an image in none of them is in a group of its own."""
-    runs = [part.strip() for part in folders.split(",")]
-    texts: list[list[str]] = []
-    for images in opened.sets:
-        slices: dict[str, str] = {}
-        for run in runs:
-            slices |= slices_by_id(run)
-        own = [slices.get(str(one)) for one in images.ids]
-        unseen = [str(one) for one, name in zip(images.ids, own, strict=True) if name is None]
-        if unseen:
-            raise InputError(
-                f"{len(unseen)} of the {len(images)} images of {images.name} were not searched for "
-                f"slices in {folders}, for example {unseen[0]}: audit a set that holds the images "
-                "to fix and those to check with, with slices=True."
-            )
-        texts.append([name or NONE for name in own])
+    own = _slices(folders)
+    texts = [[own[str(one)] for one in images.ids] for images in opened.sets]
     note = (
         "Groups are slices that an audit found by the errors of the model, named after what sets "
         "them apart. Where check images took part in the search, their errors are seen as worse "
