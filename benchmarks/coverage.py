@@ -2,7 +2,7 @@
 
 Worlds with known truth: calibrated logits u ~ N(0, s²) for 10 classes, labels drawn from
 softmax(u), measured logits z = T · u. So accuracy, calibration, ranking and the right temperature
-of endless images are known from a large sample with the labels averaged out.
+of the population are known from a large sample with the labels averaged out.
 
 Result: n = 1000, 1000 repeats. Accuracy, calibration and selective answering in four worlds, OOD
 detection and bias in one: 42 of 43 coverages lie in 93.2-96.8 %. The 43rd, top-5 accuracy where the
@@ -61,7 +61,7 @@ def labels(rng: Rng, u: torch.Tensor) -> torch.Tensor:
 
 
 def classification_truth(rng: Rng, n: int, spread: float, factor: float) -> dict[str, float]:
-    """What endless images would show, with the labels averaged out."""
+    """The value over the population, with the labels averaged out."""
     u, z = logits(rng, MANY, spread, factor)
     truth, said = u.softmax(1), answers(z)
     hit = truth.gather(1, said.answer[:, None])[:, 0]

@@ -3,7 +3,7 @@
 Worlds with known truth, 1,000 repeats (operating points 4,000, OOD scores 300). Of families whose
 intervals are said to hold together (flips of groups, thresholds in groups, differences of all
 scores, excess of five slices) a repeat counts only if every one of them holds. A threshold is drawn
-anew from calibration images in each repeat; the truth is what it does on endless images.
+anew from calibration images in each repeat; the truth is its value over the population.
 
 Run: python benchmarks/coverage_audit.py --out benchmarks/results/coverage_audit.json
 """
@@ -140,7 +140,7 @@ def corruptions(rng: Rng) -> Held:
 
 @lru_cache
 def cost_truth() -> dict[str, float]:
-    """Of endless images."""
+    """Over the population."""
     p = np.random.default_rng(99).beta(0.4, 1.6, 4_000_000)
     cost = np.where(p > 1 / 11, 1 - p, 10 * p)
     plain = np.where(p > 0.5, 1 - p, 10 * p)

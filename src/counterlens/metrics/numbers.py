@@ -91,7 +91,7 @@ def share(hits: Flags, protocol: str) -> Number:
 
 def _calibration(judged: Judged, classes: int, how: str, temperature: str, seed: int) -> NumberDict:
     n = len(judged.right)
-    hybrid = "interval of the error endless images would show in these bins, by test inversion"
+    hybrid = "95 % interval of the population value with the same bins, by test inversion"
     out: NumberDict = {}
     for key, start in (("ece", 1 / classes), ("ece_common", 0.0)):
         bins = width_bins(judged.confidence, judged.right, bins=15, start=start)

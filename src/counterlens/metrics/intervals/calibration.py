@@ -1,7 +1,7 @@
 """Intervals of calibration errors, by inverting a simulated test.
 
-What is estimated: the error that endless images would show with the same bins (for equal-count
-bins: with borders at the same quantiles). The measured value is a sum of absolute or squared
+What is estimated: the error over the whole population with the same bins (for equal-count bins:
+with borders at the same quantiles). The measured value is a sum of absolute or squared
 noise and so lies above it on average: a perfectly calibrated model never measures 0. A plain
 bootstrap resamples that noise a second time and its interval often misses the truth altogether.
 
@@ -31,14 +31,14 @@ _NORMAL = 9.0  # a binomial of this variance is simulated as a normal
 
 
 def ece_interval(bins: Bins, value: float, *, seed: int = 0) -> tuple[float, float]:
-    """Interval of the ECE that endless images would show in these bins."""
+    """95 % interval of the population ECE with the same bins."""
     return _invert(_World(bins, seed, last=True), value)
 
 
 def rms_interval(
     bins: Bins, value: float, *, last: bool = True, seed: int = 0
 ) -> tuple[float, float]:
-    """Interval of the RMS calibration error that endless images would show in these bins."""
+    """95 % interval of the population RMS calibration error with the same bins."""
     return _invert(_World(bins, seed, last=last), value)
 
 
@@ -102,7 +102,7 @@ class _World:
         return np.asarray(np.clip(self.confidence + t * self.gap, 0.0, 1.0))
 
     def error(self, t: float) -> float:
-        """The error endless images would show."""
+        """The error over the whole population."""
         return float(self._error(self.n * self.accuracy(t), self.n))
 
     def measure(self, t: float) -> np.ndarray:

@@ -1,6 +1,6 @@
 """Parity: whether a later model gives the logits of the first, as an export of it must.
 
-Numbers for every pair with the same classes on the same images; the images on which they part most
+Numbers for every pair with the same classes on the same images; the images whose logits differ most
 are listed. Which fault makes them part is the doctor's question: `doctor --exported-from`.
 """
 
