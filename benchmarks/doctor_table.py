@@ -1,8 +1,10 @@
-"""The doctor on twelve faults, with and without data, and its false alarms on healthy models.
+"""The doctor on twelve faults, with and without data, and its false alarms on healthy models:
+with many labelled images, none, and so few as a new user has at hand.
 
 Result: docs/doctor.md (table) and benchmarks/results/doctor.json, written by this script.
 Run: .venv/bin/python benchmarks/doctor_table.py faults MODEL DATA [--role held-out]
      .venv/bin/python benchmarks/doctor_table.py healthy MODEL DATA
+     .venv/bin/python benchmarks/doctor_table.py few MODEL DATA
      .venv/bin/python benchmarks/doctor_table.py random DATA
      .venv/bin/python benchmarks/doctor_table.py table
 Rows already in the results are not measured again; delete the file to start anew.
@@ -25,6 +27,7 @@ import torch
 from counterlens import models
 from counterlens.classifier import Classifier
 from counterlens.data import open_set
+from counterlens.data.sets import subset
 from counterlens.diagnosis import Finding, examine
 from counterlens.images import ImageSet
 from counterlens.label_spaces import imagenet_names
@@ -46,11 +49,12 @@ RANDOM = (
     ),
 )
 FIXED = ("vit", "pit")  # built for one size
+FEW, DRAWS = (2, 5, 20), 3
 
 
 def thresholds() -> str:
     """Hash of the doctor's source: rows of a table must share it."""
-    folder = HERE.parent / "src" / "counterlens" / "doctor"
+    folder = HERE.parent / "src" / "counterlens" / "diagnosis"
     text = b"".join(path.read_bytes() for path in sorted(folder.glob("*.py")))
     return hashlib.sha256(text).hexdigest()[:12]
 
@@ -136,6 +140,20 @@ def healthy(model: str, data: str) -> None:
         measure(classifier, shown, None, {**row, "data": images.name})
 
 
+def few(model: str, data: str) -> None:
+    """A right model with so little data as a new user has: three draws of each size."""
+    classifier, images = models.load(model, device="cpu"), open_set(data)
+    row = {"part": "few", "model": short(model), "data": images.name, "fault": "none"}
+    measure(classifier, None, None, {**row, "given": "nothing"})
+    for draw in range(DRAWS):
+        order = np.random.default_rng(draw).permutation(len(images))
+        blind = replace(images, labels=np.full(len(images), -1, dtype=np.int64))
+        some = {"unlabelled, 20": subset(blind, order[:20])}
+        some |= {f"labelled, {count}": subset(images, order[:count]) for count in FEW}
+        for given, shown in some.items():
+            measure(classifier, shown, None, {**row, "given": f"{given}: draw {draw}"})
+
+
 def random_models(data: str) -> None:
     """Ten untrained networks of ten families."""
     images = open_set(data)
@@ -164,7 +182,8 @@ def table() -> None:
     if len({row["source"] for row in rows}) > 1:
         print("note: rows were measured with different versions of the doctor")
     text = PAGE.read_text(encoding="utf-8")
-    for part, made in (("faults", fault_table(rows)), ("healthy", healthy_table(rows))):
+    made_of = {"faults": fault_table, "healthy": healthy_table, "few": few_table}
+    for part, made in ((name, make(rows)) for name, make in made_of.items()):
         begin, end = f"<!-- {part}: made by benchmarks/doctor_table.py -->", f"<!-- end {part} -->"
         head, rest = text.split(begin)
         text = head + begin + "\n\n" + made + "\n" + end + rest.split(end)[1]
@@ -218,10 +237,28 @@ def healthy_table(rows: Sequence[dict[str, Any]]) -> str:
     return "\n".join([*lines, ""])
 
 
+def few_table(rows: Sequence[dict[str, Any]]) -> str:
+    """Right models down, what was given across: the statuses of the draws, gravest first."""
+    shown = [row for row in rows if row["part"] == "few"]
+    givens = list(dict.fromkeys(row["given"].partition(":")[0] for row in shown))
+    lines = ["| model | " + " | ".join(givens) + " | checks that warned |"]
+    lines.append("|---" * (len(givens) + 2) + "|")
+    for model in sorted({row["model"] for row in shown}):
+        cells, warned = [], []
+        for given in givens:
+            own = [r for r in shown if (r["model"], r["given"].partition(":")[0]) == (model, given)]
+            counts = {s: sum(r["status"] == s for r in own) for s in ("fail", "warn", "ok")}
+            cells.append(", ".join(f"{n} {s}" for s, n in counts.items() if n))
+            warned += [f["check"] for r in own for f in r["findings"]]
+        lines.append(f"| {model} | " + " | ".join(cells) + f" | {', '.join(sorted(set(warned)))} |")
+    failed = sum(row["status"] == "fail" for row in shown)
+    return "\n".join([*lines, "", f"{failed} of {len(shown)} ended in a failure.", ""])
+
+
 def main() -> None:
     """Parse and run one part."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("part", choices=("faults", "healthy", "random", "table"))
+    parser.add_argument("part", choices=("faults", "healthy", "few", "random", "table"))
     parser.add_argument("specs", nargs="*")
     parser.add_argument("--role", default="developed", choices=("developed", "held-out"))
     parser.add_argument("--skip", nargs="*", default=[], help="given: nothing, images, …")
@@ -232,6 +269,8 @@ def main() -> None:
             faults(*options.specs, role=options.role, skip=options.skip)
         case "healthy":
             healthy(*options.specs)
+        case "few":
+            few(*options.specs)
         case "random":
             random_models(*options.specs)
         case _:

@@ -173,7 +173,7 @@ COMMANDS: dict[str, str] = {
     "curate-triage": f"counterlens curate triage sample:cifar10 --model {PLAIN} --model {RATIO} "
     "--most 5 --explained 1 --limit 200 {run}",
     "curate-labels": f"counterlens curate labels sample:cifar10 --model {PLAIN} --limit 300 "
-    "--most 6 --features features --out run",
+    "--most 6 --features features {to} --device cpu -q",
     "curate-labels-review": "counterlens curate review curate-labels/run --reviewer ann --json",
     "curate-relabel": "counterlens curate relabel curate-labels/run --to corrected.csv --json",
     "curate-review": "counterlens curate review curate-adversarial/run --reviewer ann --json",

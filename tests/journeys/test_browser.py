@@ -6,6 +6,8 @@ The oracle is Chromium itself and the contrast formula of WCAG 2.2.
 import os
 import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,10 +15,23 @@ from typing import Any
 import pytest
 
 from counterlens.report import render
+from counterlens.runs import Run
 from counterlens.workflows.compare.run import compare
-from report_runs import audit_run, explain_run
+from report_runs import PROTOCOL, around, audit_run, explain_run
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+
+# Tables that are wider than their card; more than ten columns may move inside it on a wide screen.
+WIDE = """
+(may_move) => {
+  document.querySelectorAll('details').forEach((d) => (d.open = true));
+  const own = (region) => region.querySelector('table').tHead.rows[0].cells.length;
+  return [...document.querySelectorAll('.scroll')]
+    .filter((region) => !(may_move && own(region) > 10))
+    .filter((region) => region.scrollWidth > region.clientWidth)
+    .map((region) => [region.getAttribute('aria-label'), region.scrollWidth, region.clientWidth]);
+}
+"""
 
 # Composites semi-transparent backgrounds from the element up to the page.
 CONTRAST = """
@@ -86,6 +101,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "audit": render(plain),
         "compare": both.folder / "report.html",
         "explain": render(explained),
+        "wide": render(wide_run(root / "wide")),
     }
 
 
@@ -96,7 +112,45 @@ def opened(browser: Any, path: Path, **options: Any) -> Any:
     return page
 
 
-@pytest.mark.parametrize("name", ["audit", "compare", "explain"])
+def wide_run(folder: Path) -> Run:
+    """Tables as wide as runs have them: long names, many columns, few rows and many."""
+    run = Run.create(folder, "neurons", {"model": "zoo:cifar10-plain-small", "seed": 0})
+    row = {f"column number {i}": i / 7 for i in range(16)}
+    name = "paired.zoo-cifar10-plain-small-vs-zoo-cifar10-ratio-small.accuracy.top1"
+    run.write_table("few rows", [{"id": f"folder/picture-{i}", **row} for i in range(2)])
+    run.write_table("many rows", [{"id": f"folder/picture-{i}", **row} for i in range(9)])
+    eight = {"name": name, **{f"measured thing {i}": 1 / 3 for i in range(7)}}
+    run.write_table("eight columns", [eight] * 3)
+    run.write_table("four columns", [{"a": name, "b": name, "c": name, "d": 1}] * 3)
+    run.add_numbers({name: around(0.5, 10, 0.2, PROTOCOL)})
+    run.finish()
+    return run
+
+
+@pytest.mark.parametrize("name", ["audit", "compare", "explain", "wide"])
+@pytest.mark.parametrize("width", [320, 390, 768, 1280])
+def test_no_table_is_wider_than_its_card(
+    browser: Any, pages: dict[str, Path], name: str, width: int
+) -> None:
+    page = opened(browser, pages[name], viewport={"width": width, "height": 800})
+    wide = page.evaluate(WIDE, width > 640)
+    tables = page.locator(".scroll").count()
+    page.close()
+    assert tables >= 3
+    assert wide == []
+
+
+@pytest.mark.slow
+def test_no_kind_of_page_has_anything_wider_than_its_place(browser: Any, tmp_path: Path) -> None:
+    script = Path(__file__).parents[2] / "tools" / "pages.py"
+    done = subprocess.run(
+        [sys.executable, str(script), str(tmp_path / "runs")], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert len(list((tmp_path / "runs").rglob("report.html"))) > 40
+
+
+@pytest.mark.parametrize("name", ["audit", "compare", "explain", "wide"])
 @pytest.mark.parametrize("width", [320, 390, 768, 1280])
 def test_the_page_never_scrolls_sideways(
     browser: Any, pages: dict[str, Path], name: str, width: int

@@ -9,6 +9,10 @@ from markupsafe import Markup
 Tone = Literal["", "good", "warn", "bad", "muted"]
 Level = Literal["act", "watch"]
 
+MANY_COLUMNS = 10
+"""More than these are wider than a screen."""
+FEW_ROWS = 4
+
 
 @dataclass(frozen=True)
 class Badge:
@@ -65,7 +69,6 @@ class Table:
         sortable: the browser may sort it.
         note: a line beneath.
         folded: behind an expander.
-        stack: on a narrow screen each row becomes a block.
     """
 
     kind: ClassVar[str] = "table"
@@ -75,8 +78,12 @@ class Table:
     sortable: bool = False
     note: str = ""
     folded: bool = False
-    stack: bool = False
     quiet: bool = False
+
+    @property
+    def turned(self) -> bool:
+        """Few rows of many columns are read better with a line for each column."""
+        return len(self.columns) > MANY_COLUMNS and len(self.rows) <= FEW_ROWS
 
 
 @dataclass(frozen=True)

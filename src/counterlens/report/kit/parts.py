@@ -103,7 +103,7 @@ def number_list(numbers: Mapping[str, Number], *, caption: str, keys: bool = Fal
         Column("n", numeric=True),
         Column("Protocol", long=True),
     ]
-    return Table(caption, columns, rows, stack=True, quiet=True)
+    return Table(caption, columns, rows, quiet=True)
 
 
 def number_matrix(
@@ -134,7 +134,7 @@ def number_matrix(
         for m in metrics
         for line in dict.fromkeys(n.protocol for k, n in shown.items() if meaning(k).metric == m)
     ]
-    return Table(caption, columns, rows, stack=True), Protocols(protocols)
+    return Table(caption, columns, rows), Protocols(protocols)
 
 
 def plain_table(

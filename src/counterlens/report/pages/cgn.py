@@ -92,7 +92,7 @@ def _table(run: Run) -> Section | None:
         "compare both with the trivial maps below. Flips: answers that change when the object or "
         "the ground alone does."
     )
-    blocks: list[Block] = [Table("Accuracy and what it rests on", columns, body, stack=True)]
+    blocks: list[Block] = [Table("Accuracy and what it rests on", columns, body)]
     blocks += _trivial(run)
     blocks += plain_table("every classifier", rows, drawn=False)
     return Section("table", "Do they look at the shape?", blocks, lead)

@@ -178,7 +178,7 @@ def _summary(run: Run, rows: Sequence[Mapping[str, Any]]) -> list[Block]:
     protocols = [(at[key, m]["label"], at[key, m]["protocol"]) for key in keys for m in models]
     protocols = [pair for pair in dict.fromkeys(protocols) if pair[1]]
     rule = ("Rule of the verdicts", str(run.manifest.get("rule", "")))
-    table = Table("Models side by side", columns, body, quiet=True, stack=True)
+    table = Table("Models side by side", columns, body, quiet=True)
     return [table, Protocols([rule, *protocols])]
 
 
@@ -264,7 +264,7 @@ def _paired(rows: Sequence[Mapping[str, Any]]) -> list[Block]:
         Column("n", numeric=True),
     ]
     protocols = dict.fromkeys((meaning(row["key"]).label, row["protocol"]) for row in rows)
-    table = Table("Paired differences", columns, body, quiet=True, stack=True)
+    table = Table("Paired differences", columns, body, quiet=True)
     return [table, Protocols(list(protocols))]
 
 
@@ -276,4 +276,4 @@ def _everything(rows: Sequence[Mapping[str, Any]]) -> list[Block]:
         cells = [number_cell(key, numbers.get((key, m))) for m in models]
         body.append([Cell(meaning(key).label, sub=key), *cells])
     columns = [Column("Number"), *(Column(m, numeric=True) for m in models)]
-    return [Table("Show the table", columns, body, folded=True, stack=True)]
+    return [Table("Show the table", columns, body, folded=True)]

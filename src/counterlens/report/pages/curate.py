@@ -50,7 +50,7 @@ def _funnel(run: Run) -> Section | None:
         Column("Left", numeric=True),
     ]
     steps = " → ".join(f"{row['kept']:,}" for row in rows)
-    table = Table("Funnel", columns, body, stack=True, quiet=True)
+    table = Table("Funnel", columns, body, quiet=True)
     return Section("funnel", "Funnel", [Text(f"{steps}."), table], _protocol(run))
 
 

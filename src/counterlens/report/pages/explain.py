@@ -114,7 +114,7 @@ def _slider(run: Run, row: Mapping[str, Any]) -> Slider | None:
         ("Confidence after", f"{target} {show(row['after'], 'share')}"),
         ("Distance", f"{row['distance']:.4g} of {row['radius']:.4g} ({row['norm']})"),
         ("Changed pixels", f"{row['changed']:,}"),
-        ("Smoothness of the change", f"{row['smoothness']:.2f}"),
+        ("Smoothness of the change", f"{round(row['smoothness'], 2) + 0.0:.2f}"),
     ]
     facts += [
         (f"{one['judge']} says", f"{one['answer']}; {target} {show(one['after'], 'share')}")

@@ -75,7 +75,7 @@ def _table(models: Sequence[_Facts], keys: Sequence[str], values: _Values) -> Ta
         ]
         for row in models
     ]
-    return Table("Models by kind", columns, body, sortable=len(models) > 2, quiet=True, stack=True)
+    return Table("Models by kind", columns, body, sortable=len(models) > 2, quiet=True)
 
 
 def _millions(count: float) -> str:

@@ -51,7 +51,7 @@ def _removed(run: Run) -> Section:
         Column("Share", numeric=True),
         Column("Rule", long=True),
     ]
-    blocks: list[Block] = [Table("Removed pictures and why", columns, body, stack=True, quiet=True)]
+    blocks: list[Block] = [Table("Removed pictures and why", columns, body, quiet=True)]
     classes = run.table("removed_classes")
     if classes:
         blocks += plain_table("classes that went", classes, drawn=False)

@@ -124,7 +124,7 @@ def _receipt(run: Run, verdict: Mapping[str, Any]) -> Section:
         "Intervals of single rows are Newcombe's for paired shares and not corrected. Worse: exact "
         "one-sided McNemar test, corrected by Holm over all rows of this table."
     )
-    table = Table("Before and after on the check images", columns, body, note=note, stack=True)
+    table = Table("Before and after on the check images", columns, body, note=note)
     return Section("receipt", f"Receipt: {verdict['verdict']}", [*blocks, table])
 
 
@@ -151,7 +151,7 @@ def _tried(rows: _Rows, placebos: _Rows) -> Section:
     )
     blocks: list[Block] = [
         Row(figures),
-        Table("Every head that was tried", columns, body, note=note, stack=True),
+        Table("Every head that was tried", columns, body, note=note),
     ]
     if placebos:
         blocks.append(_placebos(placebos))
@@ -230,7 +230,7 @@ def _placebos(rows: _Rows) -> Table:
         Column("Number"),
         Column("Picked head above it, in points", numeric=True, sub="check, 95 %"),
     ]
-    return Table("The picked head against its placebos", columns, body, stack=True)
+    return Table("The picked head against its placebos", columns, body)
 
 
 def _keys(rows: _Rows) -> Table:
@@ -256,7 +256,7 @@ def _keys(rows: _Rows) -> Table:
         Column("Change", numeric=True, sub="95 %"),
         Column("Interval", long=True),
     ]
-    return Table("Accuracy and calibration", columns, body, stack=True, quiet=True)
+    return Table("Accuracy and calibration", columns, body, quiet=True)
 
 
 def _groups(run: Run) -> list[Block]:

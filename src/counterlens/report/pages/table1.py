@@ -196,4 +196,4 @@ def _rows(rows: Sequence[Mapping[str, Any]]) -> Table:
         cells = [str(row["row"]), str(row["recipe"] or "–"), str(row["state"]), took]
         body.append([*(Cell(text) for text in cells), state])
     names = ("Model", "Recipe", "State", "Training", "Failure cases")
-    return Table("What makes each row", [Column(n) for n in names], body, stack=True, quiet=True)
+    return Table("What makes each row", [Column(n) for n in names], body, quiet=True)

@@ -81,7 +81,7 @@ def _warnings(rows: Sequence[Mapping[str, Any]]) -> Block:
             [Cell(epoch, sort=float(epoch or 0)), Cell("", badge=badge), Cell(what), Cell(cure)]
         )
     columns = [Column("Epoch", numeric=True), Column(""), Column("What"), Column("Cure", long=True)]
-    return Table("Warnings", columns, body, stack=True)
+    return Table("Warnings", columns, body)
 
 
 def _read(line: str) -> tuple[str, str, str]:

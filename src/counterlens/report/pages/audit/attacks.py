@@ -59,7 +59,7 @@ def _published(rows: Sequence[Mapping[str, Any]]) -> Table:
         Column("Source"),
     ]
     note = "Published values were measured by others or before, not here; the images may differ."
-    return Table("Published for this checkpoint", columns, body, note=note, stack=True)
+    return Table("Published for this checkpoint", columns, body, note=note)
 
 
 def _between(row: Mapping[str, Any], part: str) -> str:
@@ -225,4 +225,4 @@ def _trust_table(rows: Sequence[Mapping[str, Any]]) -> Table:
         for row in rows
     ]
     columns = [Column("Attack"), Column("Check"), Column("Status"), Column("Detail")]
-    return Table("Can these attack results be trusted?", columns, body, sortable=True, stack=True)
+    return Table("Can these attack results be trusted?", columns, body, sortable=True)

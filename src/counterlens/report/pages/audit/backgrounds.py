@@ -44,7 +44,7 @@ def section(run: Run) -> Section | None:
     columns = [Column("Variant"), Column("n", numeric=True), Column("Accuracy", numeric=True)]
     blocks: list[Block] = [
         number_list(gaps, caption="Background gap"),
-        Table("Accuracy on other backgrounds", columns, body, stack=True),
+        Table("Accuracy on other backgrounds", columns, body),
         *plain_table("Masks", run.table("mask_flags")),
     ]
     groups = [f"{PREFIX}{row['variant']}" for row in rows]

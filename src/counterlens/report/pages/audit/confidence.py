@@ -56,7 +56,7 @@ def _calibration(numbers: Mapping[str, Number]) -> list[Block]:
     columns.append(Column("n", numeric=True))
     protocols = [(meaning(key).label, number.protocol) for key, number in numbers.items()]
     return [
-        Table("Calibration and selective answering", columns, rows, quiet=True, stack=True),
+        Table("Calibration and selective answering", columns, rows, quiet=True),
         Protocols(protocols),
     ]
 

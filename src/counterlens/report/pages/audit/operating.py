@@ -58,7 +58,7 @@ def _table(
         body.append(cells)
     second = Column("n", numeric=True) if grouped else Column("Threshold", numeric=True)
     columns = [Column("Target"), second, *(Column(_WORDS[kind], numeric=True) for kind in kinds)]
-    return Table(caption, columns, body, sortable=grouped, folded=folded, stack=not grouped)
+    return Table(caption, columns, body, sortable=grouped, folded=folded)
 
 
 def _rate(row: Mapping[str, Any], kind: str) -> Cell:

@@ -121,7 +121,7 @@ def gate_table(rows: Sequence[Mapping[str, Any]]) -> Table | None:
         for row in rows
     ]
     columns = [Column("Result"), Column("Required"), Column("Value", numeric=True), Column("Why")]
-    return Table("Release gates", columns, body, stack=True, quiet=True)
+    return Table("Release gates", columns, body, quiet=True)
 
 
 def sections(run: Run) -> list[Section]:
@@ -213,7 +213,7 @@ def _class_table(rows: Sequence[Mapping[str, Any]]) -> Table:
         Column("Mostly taken for", sub="share of the class"),
     ]
     folded = len(rows) > _SMALL_CLASSES
-    return Table("Class by class", columns, body, sortable=True, folded=folded, stack=True)
+    return Table("Class by class", columns, body, sortable=True, folded=folded)
 
 
 def _confusion_table(rows: Sequence[Mapping[str, Any]]) -> Table:
@@ -281,7 +281,7 @@ def _doctor(run: Run) -> Section | None:
         Column("How sure"),
         Column("Fix"),
     ]
-    table = Table("Is the classifier wrapped right?", columns, body, stack=True)
+    table = Table("Is the classifier wrapped right?", columns, body)
     counts = {s: sum(row["status"] == s for row in rows) for s in ("ok", "warn", "fail", "skipped")}
     counted = ", ".join(f"{n} {s}" for s, n in counts.items() if n)
     return Section(

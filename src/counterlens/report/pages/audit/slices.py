@@ -58,4 +58,4 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
         Column("Excess", numeric=True, sub="points, simultaneous 95 %"),
         Column("Found again", numeric=True, sub="in other halves"),
     ]
-    return Table("Candidates, confirmed ones first", columns, body, stack=True)
+    return Table("Candidates, confirmed ones first", columns, body)
