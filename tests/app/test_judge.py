@@ -236,6 +236,19 @@ def test_pairs_of_an_explanation_are_judged_side_by_side(app, tmp_path):
     assert sorted(p.name for p in run.folder.parent.glob("*.sqlite")) == ["explained.review.sqlite"]
 
 
+def test_counterfactuals_of_a_generator_are_judged_as_well(app, tmp_path):
+    """`explain diffusion` writes the table uvce."""
+    run = explain_run(tmp_path / "runs" / "explained")
+    run.write_table("uvce", run.table("counterfactuals"))
+    (run.folder / "tables" / "counterfactuals.jsonl").unlink()
+    here = app(tmp_path / "runs")
+    assert "explained" in here.get("/reviews").text and "explained" in here.get("/repairs").text
+    page = here.get("/review", run="explained", reviewer="ann").text
+    assert "same class" in page and "over-generalisation" not in page
+    rows = here.get("/review/items.json", run="explained", reviewer="ann").json()
+    assert (rows[0]["original"], rows[0]["label"]) == ("dog", "cat")
+
+
 def test_reference_images_and_definitions_come_from_their_folder_alone(app, run, tmp_path):
     home = tmp_path / "references"
     (home / "cat").mkdir(parents=True)

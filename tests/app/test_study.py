@@ -4,6 +4,8 @@ Oracles: the table that the evaluation drew; logits sorted with NumPy; the CSV t
 opens. Runs are made up; raters are simulated.
 """
 
+import csv
+import io
 import json
 import re
 from pathlib import Path
@@ -16,6 +18,7 @@ from app.made_runs import quality_run, repair_run
 from counterlens.app.study import by_logit, control_audit, pairs_of
 from counterlens.data import open_set
 from counterlens.review import Store, Verdict, store_path
+from counterlens.review.pairs import SAME_CLASS
 from counterlens.review.study import CONTROL, QUESTIONS, StudyAnswers, answers_path, arm_of, trials
 from counterlens.runs import Run
 from report_runs import audit_run, explain_run, simulate
@@ -163,6 +166,22 @@ def test_accepted_pairs_become_a_manifest_that_opens(app, tmp_path):
     opened = open_set(str(manifest))
     assert len(opened) == 2 and sorted(opened.classes) == ["cat", "dog"]
     assert json.dumps(list(opened.ids)).count(".png") == 2
+
+
+def test_a_change_that_only_the_model_saw_keeps_its_class(app, tmp_path):
+    """Rejected with the tag: labelled as the original; rejected without: left out."""
+    run = explain_run(tmp_path / "runs" / "explained")
+    here = app(tmp_path / "runs")
+    ids = ["images/near.png", "images/far.png"]
+    store = Store.create(store_path(run.folder), ids, about=_about(run))
+    store.add([Verdict(ids[0], "ann", "reject", "", (SAME_CLASS,))])
+    store.add([Verdict(ids[1], "ann", "reject", "", ("not realistic",))])
+    assert re.search(r'data-label="Of one class">1<', here.get("/repairs").text)
+    rows = list(csv.DictReader(io.StringIO(here.get("/repairs/pairs.csv", run="explained").text)))
+    assert [row["label"] for row in rows] == ["dog", "dog"]
+    assert rows[0]["pair"] == rows[1]["pair"] != ""
+    store.add([Verdict(ids[0], "bob", "reject", "", ("not realistic",))])  # they differ
+    assert len(here.get("/repairs/pairs.csv", run="explained").text.split()) == 1
 
 
 def _about(run: Run) -> str:

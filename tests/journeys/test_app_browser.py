@@ -7,13 +7,18 @@ raters are simulated; the explanation is a real one of a shipped model.
 import json
 import os
 import re
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from app.made_runs import quality_run, repair_run, shortlist
+from counterlens.cli import app as command
 from counterlens.data import open_set
 from counterlens.images import png_bytes
 from counterlens.review import Store, Verdict, store_path
@@ -22,6 +27,7 @@ from counterlens.runs import Run
 from journeys.app_server import Started, chromium, started
 from journeys.test_browser import CONTRAST
 from report_runs import audit_run, explain_run, picture
+from workflows.repair.test_run import MODEL, pictures, written
 
 pytest.importorskip("fastapi", reason="the extra app is not installed")
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
@@ -247,6 +253,145 @@ def test_from_a_mistake_to_its_explanation(visitor: Watched, tmp_path: Path, run
     broken = "[...document.images].filter((i) => !i.naturalWidth).map((i) => i.src.slice(0, 80))"
     assert page.evaluate(broken) == []
     assert len(list(runs.glob("2*-explain-*/DONE"))) == 1
+
+
+def ask(page: Any, model: str, method: str, steps: str, target: str = "cat") -> None:
+    """Fill in the form about a picture of the shipped sample and send it."""
+    page.get_by_label("Or from a shipped sample").select_option("cifar10")
+    page.get_by_label("number").fill("12")
+    page.get_by_label("Model", exact=True).fill(model)
+    page.get_by_label("Target, empty").fill(target)
+    page.get_by_label("Method").select_option(method)
+    page.get_by_text("Budget, further models, steps").click()
+    page.get_by_label("Steps").fill(steps)
+    page.get_by_role("button", name="Explain").click()
+    page.wait_for_url("**/job?**")
+
+
+def job_folder(page: Any, runs: Path) -> Path:
+    return runs / ".counterlens-app" / "jobs" / page.url.partition("name=")[2]
+
+
+def test_what_is_seen_when_a_model_is_missing_a_child_dies_and_one_is_cancelled(
+    visitor: Watched, runs: Path
+) -> None:
+    page = visitor.open("/ask")
+    ask(page, "zoo:nothing", "pixel", "5")
+    page.wait_for_selector("h2:has-text('This did not work')", timeout=120_000)
+    assert "nothing" in page.locator(".notice.bad").inner_text()
+    page.get_by_role("link", name="Ask again").click()
+    ask(page, "zoo:cifar10-ratio-small", "pixel", "99999")
+    page.wait_for_selector("#share")
+    home = job_folder(page, runs)
+    while not (home / "pid").exists():
+        page.wait_for_timeout(50)
+    os.killpg(int((home / "pid").read_text()), signal.SIGKILL)
+    page.wait_for_selector("h2:has-text('This did not work')", timeout=30_000)
+    assert "signal 9" in page.locator(".notice.bad").inner_text()
+    page.get_by_role("link", name="Ask again").click()
+    ask(page, "zoo:cifar10-ratio-small", "pixel", "99999")
+    page.get_by_role("button", name="Cancel").click()
+    page.wait_for_selector("h2:has-text('Cancelled')", timeout=30_000)
+    home = job_folder(page, runs)
+    assert (home / "cancelled").exists() and not list(runs.glob("2*-pictures/DONE"))
+    page.goto(visitor.app.base + "/ask")
+    badges = page.locator(".jobs .badge").all_inner_texts()[:3]
+    assert [text.split()[-1] for text in badges] == ["cancelled", "failed", "failed"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["dvce", "diffusion"])
+def test_a_generated_counterfactual_grows_is_cancelled_by_a_click_and_resumed(
+    visitor: Watched, runs: Path, method: str
+) -> None:
+    """The shipped generator: several steps are seen, then Cancel; the command finishes it."""
+    page = visitor.open("/ask")
+    ask(page, "zoo:cifar10-ratio-small", method, {"dvce": "60", "diffusion": "4"}[method])
+    page.wait_for_selector("#live li meter", timeout=600_000)
+    seen = set()
+    while len(seen) < 4:
+        seen.add(page.locator("#live img").first.get_attribute("src"))
+        page.wait_for_timeout(100)
+    assert "towards" in page.locator("#live img").first.get_attribute("alt").lower()
+    page.get_by_role("button", name="Cancel").click()
+    page.wait_for_selector("h2:has-text('Cancelled')", timeout=60_000)
+    home = job_folder(page, runs)
+    job = json.loads((home / "job.json").read_text())
+    assert "--resume" in page.locator(".notice").inner_text()
+    while not (home / "exit").exists():
+        page.wait_for_timeout(100)
+    assert not (Path(job["run"]) / "DONE").exists()
+    words = [*job["argv"]]
+    words.insert(words.index("--"), "--resume")
+    done = subprocess.run([sys.executable, "-m", "counterlens", *words], capture_output=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    page.get_by_role("link", name="Open the run").click()
+    page.wait_for_load_state("networkidle")
+    assert page.locator(".notice.warn").count() == 0
+    broken = "[...document.images].filter((i) => !i.naturalWidth).map((i) => i.src.slice(0, 80))"
+    assert page.evaluate(broken) == []
+
+
+@pytest.fixture(scope="module")
+def shortcut(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that looks at the shortcut, images for its repair, and counterfactuals of them."""
+    import counterlens
+
+    root = tmp_path_factory.mktemp("desk")
+    (root / "nets.py").write_text(MODEL)
+    for name, count, seed, agree in (("fix", 40, 7, 1.0), ("check", 600, 2, 0.7)):
+        (root / name).mkdir()
+        written(name, pictures(count, seed, agree=agree), root / name)
+    counterlens.explain(
+        f"{root / 'nets.py'}:shortcut", str(root / "fix" / "fix.csv"), target="near", radius="4",
+        steps=10, limit=40, out=root / "runs" / "changed", device="cpu", quiet=True,
+    )  # fmt: skip
+    return root
+
+
+def test_pairs_judged_at_the_desk_are_trained_on_and_the_receipt_is_read(
+    browser: Any, shortcut: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Colour changes to which the model reacts and a person does not: the worst group gains.
+
+    The reviewer is simulated. Red is the class and blue the shortcut; no fix image has one without
+    the other, so that only the pairs can tell them apart.
+    """
+    monkeypatch.setenv("COUNTERLENS_CACHE", str(shortcut / "cache"))
+    with started(shortcut / "runs") as app:
+        watched = Watched(browser, app)
+        page = watched.open("/repairs")
+        page.get_by_role("link", name="Judge the pairs of changed").click()
+        page.get_by_label("Your name").fill("simulated")
+        page.keyboard.press("Enter")
+        page.wait_for_selector("#bench:not([hidden])")
+        assert page.locator("#label").inner_text() in ("cat → dog", "dog → cat")
+        for k in range(40):
+            # two are refused for another reason, one is left open: they are not trained on
+            for key in ("2r", "2r", "u")[k] if k < 3 else "1r":
+                page.keyboard.press(key)
+            said(page, "#count", f"^{k + 1} of")
+        page = watched.open("/repairs")
+        cells = page.locator("td[data-label='Refused'], td[data-label='Of one class']")
+        assert cells.all_inner_texts() == ["39", "37"]
+        result = CliRunner().invoke(
+            command,
+            [
+                "repair", f"{shortcut / 'nets.py'}:shortcut", "--fix", f"{shortcut}/fix/fix.csv",
+                "--check", f"{shortcut}/check/check.csv", "--groups", "column:place",
+                "--with", "pairs", "--pairs", f"run:{shortcut}/runs/changed",
+                "--out", f"{shortcut}/runs/repaired", "--device", "cpu",
+            ],
+        )  # fmt: skip
+        assert result.exit_code == 0, result.output
+        page = watched.open("/repairs")
+        page.get_by_label("Show repaired").check()
+        page.get_by_role("button", name="Receipts side by side").click()
+        receipt = page.locator("article[aria-label='repaired']")
+        assert "Better: groups.worst changed by" in receipt.inner_text()
+        assert receipt.get_by_text("pairs, unrelated edits").count() > 0
+        watched.context.close()
+        assert watched.complaints == [] and watched.outside() == []
 
 
 def test_two_runs_are_ticked_and_compared(visitor: Watched) -> None:

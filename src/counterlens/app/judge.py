@@ -18,7 +18,6 @@ from counterlens.app.reviewable import Item, has_review, review_of, store_if_any
 from counterlens.app.site import Site, link, show, site
 from counterlens.errors import CounterlensError, InputError
 from counterlens.review import (
-    TAGS,
     VERDICTS,
     Store,
     Task,
@@ -78,7 +77,7 @@ def review(
     done, total = counts(store, name, role=role)
     template = "grid.html" if view == "grid" and role == "reviewer" else "judge.html"
     return show(
-        request, template, run=run, reviewer=name, role=role, tags=TAGS, done=done,
+        request, template, run=run, reviewer=name, role=role, tags=queue.tags, done=done,
         total=len(_contested(store, name)) if role == "adjudicator" else total,
         pairs=bool(queue.items[0].before), size=len(queue.items),
     )  # fmt: skip
@@ -265,6 +264,7 @@ def _facts(here: Site, run: str, store: Store, item: Item, task: Task, role: str
         "place": task.place,
         "id": item.id,
         "label": item.label,
+        "original": item.original,
         "question": item.question,
         "thumb": link("/thumb", run=run, path=item.image, side=THUMB),
         "large": link("/thumb", run=run, path=item.image, side=LARGE),

@@ -1,12 +1,17 @@
 """The repair desk: receipts of repairs side by side, and pairs that people accept or refuse.
 
 A receipt says what a repair did on images that neither fitted nor chose anything. Pairs, a picture
-and its counterfactual, are judged like any review; those that are accepted become a manifest.
+and its counterfactual, are judged like any review. The class that people see in the changed picture
+is its label, whatever the model answers: the target where they accept it, the class of the original
+where they reject it and say so. Pairs of the second kind differ in what the model should ignore.
+
+Paper: Bender et al. 2023 (cfkd2023): a person's answer on a counterfactual is its label.
 """
 
 import csv
 import io
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -17,6 +22,7 @@ from counterlens.app.site import show, site
 from counterlens.errors import CounterlensError, InputError
 from counterlens.report.kit.parts import plain_table
 from counterlens.review import decisions
+from counterlens.review.pairs import PAIR_TABLES, seen
 from counterlens.runs import Run, reading
 
 router = APIRouter()
@@ -41,38 +47,67 @@ def repairs(request: Request) -> HTMLResponse:
     return show(request, "repairs.html", rows=rows, pairs=pairs, receipts=receipts, chosen=chosen)
 
 
+@dataclass(frozen=True)
+class Pair:
+    """A picture and its changed version, as people labelled it.
+
+    Args:
+        label: its class; empty where the run does not know it.
+        shows: the class that people see in the changed picture.
+    """
+
+    before: str
+    label: str
+    after: str
+    shows: str
+
+    @property
+    def same(self) -> bool:
+        """Whether the change left the class as it was."""
+        return bool(self.label) and self.label == self.shows
+
+
 @router.get("/repairs/pairs.csv")
-def accepted(request: Request, run: str) -> Response:
-    """The accepted pairs of a run as a manifest: path, label, pair."""
+def labelled(request: Request, run: str) -> Response:
+    """Pictures and labelled changed versions as a manifest: path, label, pair.
+
+    The two of a pair share the text in the column pair where the change left the class as it was.
+    """
     opened = site(request).folders.run(run)
     if not is_pairs(opened):
         raise InputError(f"{run} holds no pairs.")
     out = io.StringIO()
     lines = csv.writer(out)
     lines.writerow(["path", "label", "pair"])
-    for number, (before, label, after, target) in enumerate(accepted_pairs(opened)):
-        lines.writerow([opened.file(before), label, number])
-        lines.writerow([opened.file(after), target, number])
+    originals: set[str] = set()
+    for pair in labelled_pairs(opened):
+        number = pair.before if pair.same else ""
+        if pair.label and pair.before not in originals:
+            lines.writerow([opened.file(pair.before), pair.label, pair.before])
+            originals.add(pair.before)
+        lines.writerow([opened.file(pair.after), pair.shows, number])
     head = {"Content-Disposition": 'attachment; filename="pairs.csv"'}
     return Response(out.getvalue(), media_type="text/csv", headers=head)
 
 
-def accepted_pairs(run: Run) -> list[tuple[str, str, str, str]]:
-    """Original, its label, counterfactual and target of every pair that was accepted."""
+def labelled_pairs(run: Run) -> list[Pair]:
+    """Every pair whose changed picture people gave a class, in the order of the table."""
     store = store_if_any(run)
     items = review_of(run).items
-    decided = decisions([item.id for item in items], store.latest() if store else [])
-    labels = {
-        str(row["image"]): str(row.get("label") or row.get("predicted") or "")
-        for name in ("counterfactuals", "quality", "pairs")
+    seen_in = seen([item.id for item in items], store.latest() if store else [])
+    rows = {
+        str(row["image"]): row
+        for name in PAIR_TABLES
         for row in run.table(name)
         if row.get("image")
     }
-    return [
-        (item.before, labels[item.id], item.image, item.label)
-        for item in items
-        if decided[item.id].outcome == "accept"
-    ]
+    out = []
+    for item in items:
+        label = str(rows[item.id].get("label") or "")
+        shows = {"target": item.label, "original": label}.get(seen_in.get(item.id, ""), "")
+        if shows:
+            out.append(Pair(item.before, label, item.image, shows))
+    return out
 
 
 def verdict_of(run: Run) -> dict[str, Any]:
@@ -109,9 +144,14 @@ def receipt_of(run: Run, name: str) -> dict[str, Any]:
 
 
 def _judged(run: Run) -> dict[str, int]:
-    """How many pairs there are, and how many were accepted and refused."""
+    """How many pairs there are, how many were accepted and refused, and of one class."""
     store = store_if_any(run)
     ids = [item.id for item in review_of(run).items]
     decided = decisions(ids, store.latest() if store else [])
     words = [one.outcome for one in decided.values()]
-    return {"pairs": len(ids), "accepted": words.count("accept"), "refused": words.count("reject")}
+    return {
+        "pairs": len(ids),
+        "accepted": words.count("accept"),
+        "refused": words.count("reject"),
+        "same": sum(pair.same for pair in labelled_pairs(run)),
+    }

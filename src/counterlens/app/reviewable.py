@@ -12,9 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from counterlens.errors import InputError
-from counterlens.review import Store, store_path
+from counterlens.review import TAGS, Store, store_path
+from counterlens.review.pairs import PAIR_TABLES, SAME_CLASS
 from counterlens.review.shortlist import about
 from counterlens.runs import Run, reading
+
+_OF_PAIRS = ("not realistic", "more changed than should")
 
 _making = threading.Lock()
 _held: dict[Path, sqlite3.Connection] = {}
@@ -27,6 +30,8 @@ class Item:
 
     Args:
         id: its name in the store of verdicts.
+        label: its class, or the target of a changed picture.
+        original: class of the picture it was made of, where that is known.
         image: picture in the run; `before`: the picture it was made of, empty where there is none.
         answer: what the filter or model says; hidden until the verdict is given.
         suggested: tags that the filter suggests; hidden as well.
@@ -37,6 +42,7 @@ class Item:
     image: str
     question: str
     before: str = ""
+    original: str = ""
     answer: str = ""
     confidence: float | None = None
     suggested: tuple[str, ...] = ()
@@ -49,6 +55,13 @@ class Review:
     kind: str
     items: tuple[Item, ...]
     places: Mapping[str, int]
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """Tags that reviewers may give."""
+        if self.kind not in PAIR_TABLES:
+            return TAGS
+        return _OF_PAIRS if self.kind == "pairs" else (SAME_CLASS, *_OF_PAIRS)
 
 
 def has_review(run: Run) -> bool:
@@ -140,7 +153,8 @@ def _pairs(run: Run, rows: list[dict[str, Any]]) -> list[Item]:
         sure = row.get("after", row.get("confidence"))
         items[str(row["image"])] = Item(
             str(row["image"]), str(row["target"]), str(row["image"]), question,
-            before=str(row["original"]), answer=str(row.get("verdict", row.get("answer", ""))),
+            before=str(row["original"]), original=str(row.get("label") or ""),
+            answer=str(row.get("verdict", row.get("answer", ""))),
             confidence=float(sure) if isinstance(sure, (int, float)) else None,
         )  # fmt: skip
     return list(items.values())
@@ -155,8 +169,7 @@ def _edited(run: Run, rows: list[dict[str, Any]]) -> list[Item]:
 _READERS: dict[str, Callable[[Run, list[dict[str, Any]]], list[Item]]] = {
     "shortlist": _shortlist,
     "suspects": _suspects,
-    "counterfactuals": _pairs,
-    "quality": _pairs,
+    **dict.fromkeys(PAIR_TABLES, _pairs),
     "pairs": _edited,
 }
 
@@ -164,6 +177,5 @@ _READERS: dict[str, Callable[[Run, list[dict[str, Any]]], list[Item]]] = {
 def is_pairs(run: Run) -> bool:
     """Whether a run holds pairs of pictures, original and changed."""
     return not (run.folder / "tables" / "shortlist.jsonl").is_file() and any(
-        (Path(run.folder) / "tables" / f"{name}.jsonl").is_file()
-        for name in ("counterfactuals", "quality", "pairs")
+        (Path(run.folder) / "tables" / f"{name}.jsonl").is_file() for name in PAIR_TABLES
     )

@@ -67,7 +67,7 @@
     $("finished").hidden = !!one || !ended;
     if (!one) return;
     $("question").textContent = one.question;
-    $("label").textContent = one.label;
+    $("label").textContent = one.original ? `${one.original} → ${one.label}` : one.label;
     $("image").src = one.large;
     $("image").alt = one.before ? `Changed picture, target ${one.label}` : `Image to judge, label ${one.label}`;
     $("image").classList.remove("small");

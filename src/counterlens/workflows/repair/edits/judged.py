@@ -19,14 +19,13 @@ import numpy as np
 
 from counterlens.errors import InputError
 from counterlens.images import ImageSet, Pixels, read
-from counterlens.review import Store, decisions, store_path
+from counterlens.review import Store, store_path
+from counterlens.review.pairs import PAIR_TABLES, seen
 from counterlens.runs import Run, read_lines, user_path
 from counterlens.workflows.repair.edits.made import Edited, other_value
 from counterlens.workflows.repair.groups import Codes, Grouped
 
-TABLES = ("counterfactuals", "quality", "pairs")
 COMPOSED = "counterfactuals.jsonl"
-SAME = "same class"
 
 
 @dataclass(frozen=True)
@@ -97,7 +96,7 @@ def versions(run: Run) -> list[Version]:
             for _, row in read_lines(run.folder / COMPOSED)
             if not row.get("flags")
         ]
-    rows = [row for name in TABLES for row in run.table(name)]
+    rows = [row for name in PAIR_TABLES for row in run.table(name)]
     rows = [row for row in rows if row.get("image") and row.get("original")]
     if not rows:
         raise InputError(
@@ -110,13 +109,12 @@ def versions(run: Run) -> list[Version]:
 def _judged(run: Run, rows: list[dict[str, Any]]) -> list[Version]:
     path, items = store_path(run.folder), [str(row["image"]) for row in rows]
     latest = Store(path).latest() if path.is_file() else []
-    decided = decisions(items, latest)
-    same = {one.item for one in latest if one.verdict == "reject" and SAME in one.tags}
-    out = []
-    for row, item in zip(rows, items, strict=True):
-        outcome = decided[item].outcome
-        if outcome == "accept" or (outcome == "reject" and item in same):
-            out.append(_version(run, row, changed=outcome == "accept"))
+    shows = seen(items, latest)
+    out = [
+        _version(run, row, changed=shows[item] == "target")
+        for row, item in zip(rows, items, strict=True)
+        if item in shows
+    ]
     if not out:
         raise InputError(
             f"none of the {len(rows)} pairs of {run.folder} was accepted by a reviewer: judge them "
