@@ -21,7 +21,6 @@ from counterlens.runs import Number
 
 MemberFlags = Bool[np.ndarray, "n"]
 Values = Float64[np.ndarray, "n"]
-ALPHA = 0.05
 LEAST_CELL = 2
 """Intersections of fewer images are not looked at."""
 

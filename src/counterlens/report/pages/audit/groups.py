@@ -9,7 +9,6 @@ from counterlens.runs import Run
 from counterlens.runs.keys import show
 
 TABLES = ("groups", "group_metrics", "group_values")
-ALPHA = 0.05
 SHOWN = 12
 """Rows of the table that are shown at once; the rest is folded."""
 
@@ -50,7 +49,7 @@ def warnings(run: Run) -> Iterator[Worry]:
 
 
 def _worse(row: Mapping[str, Any]) -> bool:
-    return row["gap_high"] is not None and row["gap_high"] < 0 and row["p_holm"] <= ALPHA
+    return row["gap_high"] is not None and row["gap_high"] < 0
 
 
 def _summary(
@@ -66,8 +65,7 @@ def _summary(
         return text
     return (
         f"{text} {clear or 'None'} of them {'are' if clear > 1 else 'is'} clearly worse than the "
-        "rest: the Newcombe interval at the Bonferroni level lies below 0, and Fisher's exact test "
-        "gives at most 5 % after Holm."
+        "rest: the Newcombe interval at the Bonferroni level lies below 0."
     )
 
 
@@ -102,7 +100,7 @@ def _gap(row: Mapping[str, Any]) -> Cell:
     if row["gap"] is None:
         return Cell("–", "no other images", tone="muted")
     badge = Badge("worse", "bad") if _worse(row) else None
-    if row["gap_low"] > 0 and row["p_holm"] <= ALPHA:
+    if row["gap_low"] > 0:
         badge = Badge("better", "good")
     return Cell(_signed(row["gap"]), _ends(row, "gap_"), row["gap"], badge)
 
