@@ -33,7 +33,7 @@ def load(spec: str, *, device: str = "auto", trust_remote_code: bool = False) ->
     ('airplane', 'automobile', 'bird')
     """
     parsed = parse(spec)
-    with within(f"loading {parsed}"):
+    with within(f"loading {str(parsed).partition('#=')[0]}"):
         from counterlens.classifier import pick_device
 
         where = pick_device(device)

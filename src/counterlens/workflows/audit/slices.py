@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Float64
+from scipy.special import softmax
 
 from counterlens.classifier import Classifier
 from counterlens.data.columns import MEASURES
@@ -37,7 +38,9 @@ from counterlens.workflows.audit import gallery
 from counterlens.workflows.audit.settings import Settings
 
 _BATCH, _SHOWN = 64, 8
-_CLEAR, _MOST = 0.8, 0.6
+_CLEAR, _SEEN, _MOST = 0.8, 0.2, 0.6
+"""Standardised differences that name a slice and that are listed; share of a class that names it.
+"""
 _WORDS: Mapping[str, tuple[str, str]] = {
     "brightness": ("dark", "bright"),
     "contrast": ("low contrast", "high contrast"),
@@ -119,7 +122,8 @@ def write_slices(
     inside = next(one for one in stored_logits(run).values() if one.role == "in")
     place = {name: i for i, name in enumerate(images.ids)}
     rows = np.array([place[name] for name in inside.ids], dtype=np.int64)
-    answers = np.asarray(inside.logits).argmax(1).astype(np.int64)
+    shares = softmax(np.asarray(inside.logits, dtype=np.float64) / inside.temperature, axis=1)
+    answers = shares.argmax(1)
     with within("computing features for slices"):
         features, cosines = encode(encoder, images, rows)
     facts = _facts(images, rows, settings.data, cosines, encoder.phrases)
@@ -142,7 +146,7 @@ def write_slices(
                 "row": int(rows[i]),
                 "label": classes[int(inside.labels[i])],
                 "predicted": classes[int(answers[i])],
-                "confidence": None,
+                "confidence": float(shares[i].max()),
             }
             for i in order
         ]
@@ -255,7 +259,11 @@ def _row(number: int, one: Slice, name: Name) -> dict[str, Any]:
         "repeats": REPEATS,
         "class": name.label,
         "class_share": name.share,
-        "differs": "; ".join(f"{what} {by:+.1f} sd" for what, by in name.differs),
+        "differs": "; ".join(
+            f"{what} {by:+.1f} sd".replace("-", "−")
+            for what, by in name.differs
+            if abs(by) >= _SEEN
+        ),
     }
 
 
