@@ -29,7 +29,7 @@ from counterlens.models.parts import CamLayer, cam_layer, head
 from counterlens.runs import Number, Run
 from counterlens.types import Images
 from counterlens.workflows._shared.figures import save, save_figure
-from counterlens.workflows._shared.generation.generator import misfit, open_generator_for
+from counterlens.workflows._shared.generation.generator import best_shipped, open_generator_for
 from counterlens.workflows._shared.session import Log
 from counterlens.workflows.neurons.data import KnownFeatures, read_known
 from counterlens.workflows.neurons.job import FeatureRows, NeuronJob, NeuronWork
@@ -82,7 +82,7 @@ def spurious(job: NeuronJob, options: SpuriousOptions) -> NeuronWork:
         return by_attention(model, net, options.seed)
 
     def work(run: Run) -> tuple[FeatureRows, dict[str, Number]]:
-        fits = bool(zoo.generators()) and not misfit(net)
+        fits = bool(zoo.generators()) and not best_shipped([net])[1]
         masks = find_masks(
             net, known, options.data, options.mask[0] if options.mask else None,
             attention=attention, generator=options.generator is not None or fits, log=log,

@@ -1,6 +1,8 @@
 """Open the generator that a workflow draws with; refuse at once one that does not fit."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 
@@ -13,22 +15,17 @@ from counterlens.generators.diffusion.model import LatentDiffusion
 from counterlens.label_spaces.matching import ALIAS
 from counterlens.runs import read_json
 
-LARGER = 2
-"""A classifier may see this many times the side of the shipped generator; beyond that every edit
+LARGER = 2.5
+"""A classifier may see this many times the side of a shipped generator; beyond that every edit
 would be of a thumbnail."""
+SHOWN = 12
+"""Classes of a generator that a message names."""
 
 
 def open_generator(spec: str | None, device: torch.device, *, half: bool) -> LatentDiffusion:
-    """The generator of a spec, or the shipped one."""
+    """The generator of a spec, or the first that is shipped."""
     if spec is None:
-        shipped = zoo.generators()
-        if not shipped:
-            raise InputError(
-                "no generator is installed. Install the small one: pip install 'counterlens[zoo]'; "
-                "or name a diffusers folder or hub id: generator=FOLDER; or train the small one: "
-                "python -m counterlens.workflows.train.diffusion (docs/how-to/generators.md)."
-            )
-        spec = str(zoo.generator(shipped[0]))
+        spec = str(zoo.generator(_shipped()[0]))
     elif spec.startswith("zoo:"):
         spec = str(zoo.generator(spec.removeprefix("zoo:")))
     return latent.load(spec, device=device, precision="bfloat16" if half else "float32")
@@ -43,32 +40,60 @@ def check_graphs(model: LatentDiffusion, graphs: bool) -> None:
 def open_generator_for(
     classifiers: Sequence[Classifier], spec: str | None, *, half: bool
 ) -> LatentDiffusion:
-    """The generator of a spec, or the shipped one where it fits the classifiers.
+    """The generator of a spec, or the shipped one that fits the classifiers best.
 
     A generator that is named is taken: its words and size are the user's choice.
     """
-    why = next(filter(None, map(misfit, classifiers)), "") if spec is None else ""
-    if why:
-        raise InputError(f"{why} Name one that fits: generator=FOLDER (a diffusers folder).")
+    if spec is None:
+        name, why = best_shipped(classifiers)
+        if why:
+            raise InputError(f"{why} Name one that fits: generator=FOLDER (a diffusers folder).")
+        spec = f"zoo:{name}"
     return open_generator(spec, classifiers[0].mean.device, half=half)
 
 
-def misfit(classifier: Classifier) -> str:
-    """Why the shipped generator does not fit a classifier, from its card alone; empty if it does.
+def best_shipped(classifiers: Sequence[Classifier]) -> tuple[str, str]:
+    """The shipped generator nearest in size of those that fit; and why none does, else empty."""
+    size = max(max(classifier.preprocess.size) for classifier in classifiers)
+    cards = {name: read_json(zoo.generator(name) / "card.json") for name in _shipped()}
+    near = sorted(cards, key=lambda name: abs(math.log(size / cards[name]["recipe"]["side"])))
+    reasons = {
+        name: next(filter(None, (misfit(one, name, cards[name]) for one in classifiers)), "")
+        for name in near
+    }
+    return next(
+        ((name, "") for name, why in reasons.items() if not why), (near[0], reasons[near[0]])
+    )
 
-    It has to draw at least 1 / LARGER of the classifier's size, and one of its classes.
+
+def misfit(classifier: Classifier, name: str, card: Mapping[str, Any]) -> str:
+    """Why a shipped generator does not fit a classifier, from its card alone; empty if it does.
+
+    It has to draw at least 1 / LARGER of the classifier's size, and one of its classes or kinds
+    (a generator that draws a Bengal cat draws a cat).
     """
-    shipped = zoo.generators()
-    if not shipped:
-        return ""  # open_generator says what to do
-    card = read_json(zoo.generator(shipped[0]) / "card.json")
-    side, own = card["recipe"]["side"], [captions.word(name) for name in card["classes"]]
-    names = [captions.word(name).lower() for name in classifier.classes]
-    words = {ALIAS.get(word, word) for name in names for word in (name, *name.split())}
+    side, own = card["recipe"]["side"], [captions.word(one) for one in card["classes"]]
+    names = [captions.word(one).lower() for one in classifier.classes]
+    words = {ALIAS.get(word, word) for one in names for word in (one, *one.split())}
     size = max(classifier.preprocess.size)
-    facts = f"The shipped generator zoo:{shipped[0]} draws {', '.join(own)} at {side} pixels"
+    drawn = own if len(own) <= SHOWN else [*own[:SHOWN], f"… {len(own)} classes in all"]
+    facts = f"The shipped generator zoo:{name} draws {', '.join(drawn)} at {side} pixels"
     if size > LARGER * side:
         return f"{facts}; {classifier.name} sees {size} pixels."
-    if words.isdisjoint(ALIAS.get(word, word) for word in own):
+    kinds = [text.partition("=")[2] for text in card["recipe"].get("kinds", ())]
+    known = {one.lower() for name in (*own, *kinds) for one in (name, name.split()[-1])}
+    if words.isdisjoint(ALIAS.get(word, word) for word in known):
         return f"{facts}, and none of the classes of {classifier.name}."
     return ""
+
+
+def _shipped() -> list[str]:
+    """Names of the shipped generators; at least one."""
+    if shipped := zoo.generators():
+        return shipped
+    raise InputError(
+        "no generator is installed. Install one: pip install 'counterlens[zoo]' (32 pixels) or "
+        "'counterlens[photos]' (128 pixels); or name a diffusers folder or hub id: "
+        "generator=FOLDER; or train the small one: python -m counterlens.workflows.train.diffusion "
+        "(docs/how-to/generators.md)."
+    )
