@@ -418,3 +418,12 @@ def test_a_bound_is_neither_best_nor_a_failure_and_has_no_paired_difference() ->
     assert found["cut"]["bound"] == "upper" and found["cut"]["gap"] is not None
     row = {"key": key, "first": "cut", "second": "low"}
     assert not _whole(row, numbers) and _whole(row | {"first": "best"}, numbers)
+
+
+def test_a_comparison_given_as_a_model_is_answered_with_its_audits(tmp_path: Path) -> None:
+    audits = [audit_run(tmp_path / name, model=name) for name in ("a", "b")]
+    both = compare([run.folder for run in audits], out=tmp_path / "both")
+    named = ", ".join(str(run.folder) for run in audits)
+    with pytest.raises(InputError, match="is a comparison, expected runs of models") as error:
+        compare(both.folder, audits[0].folder)
+    assert named in str(error.value)

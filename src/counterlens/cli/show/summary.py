@@ -1,15 +1,14 @@
 """The end of a command on the terminal: what was found, in reading order, and what to open next."""
 
 import os
-import shlex
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from counterlens.cli.show.next_step import next_step, short_path
 from counterlens.report.kit.explained import headline_rows, second_opinion, sentence
 from counterlens.runs import Number
 from counterlens.runs.headline import headline_keys, kind
@@ -44,22 +43,10 @@ def show_run(run: Any, parts: Sequence[Any] = ()) -> None:
         _warnings(console, part, f"{model_words(str(part.manifest.get('model')))}: " * bool(parts))
     report = run.folder / "report.html"
     if report.exists():
-        console.print(f"Report: {_short_path(report)}", soft_wrap=True, highlight=False)
-    step = _next_step(command, run)
+        console.print(f"Report: {short_path(report)}", soft_wrap=True, highlight=False)
+    step = next_step(run, parts)
     if step:
-        console.print(f"Then: counterlens {step}", soft_wrap=True, highlight=False)
-
-
-def _next_step(command: str, run: Any) -> str:
-    """What one usually types next, as it can be typed; empty where it depends or cannot be done."""
-    at = shlex.quote(str(_short_path(run.folder)))
-    if command == "audit":
-        uses = [row["found"] for row in run.table("doctor") if row["check"] == "uses"]
-        wrong = any(row["group"] == "mistakes" for row in run.table("gallery"))
-        own_code = " --trust-remote-code" * (".py:" in str(run.manifest.get("model")))
-        can = wrong and any("counterfactuals in pixels: yes" in text for text in uses)
-        return f"explain {at}{own_code}" if can else ""
-    return ""
+        console.print(f"Then: {step}", soft_wrap=True, highlight=False)
 
 
 def _numbers(console: Console, run: Any, command: str) -> None:
@@ -212,11 +199,3 @@ def _plain_table(*columns: tuple[str, Any]) -> Table:
     for heading, justify in columns:
         table.add_column(heading, justify=justify, overflow="fold")
     return table
-
-
-def _short_path(path: Path) -> Path:
-    """Relative to here where that is shorter."""
-    try:
-        return path.resolve().relative_to(Path.cwd())
-    except ValueError:
-        return path

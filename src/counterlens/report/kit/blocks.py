@@ -12,6 +12,7 @@ Level = Literal["act", "watch"]
 MANY_COLUMNS = 10
 """More than these are wider than a screen."""
 FEW_ROWS = 4
+LONGEST_WORD = 20
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,12 @@ class Cell:
     bar: Markup | None = None
     tone: Tone = ""
     more: str = ""
+
+    @property
+    def breaks(self) -> bool:
+        """It holds a word so long that it may be broken anywhere."""
+        words = f"{self.text} {self.sub}".replace("-", " ").split()
+        return any(len(word) > LONGEST_WORD for word in words)
 
 
 @dataclass(frozen=True)

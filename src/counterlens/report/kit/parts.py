@@ -32,6 +32,7 @@ from counterlens.runs.keys import (
 
 PICTURES = 24  # per gallery; the rest stays in the run folder
 ROWS = 400  # per plain table; the rest stays in the run folder
+LONG = 60  # characters from which a column gets the room of a sentence
 _TYPES = {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".webp": "image/webp"}
 _TRUST: dict[str, Tone] = {"trusted": "good", "weak": "warn", "do not quote": "bad"}
 _STATUS: dict[str, Tone] = {
@@ -140,13 +141,26 @@ def number_matrix(
 def plain_table(
     name: str, rows: Sequence[Mapping[str, Any]], *, drawn: bool = True, folded: bool = False
 ) -> list[Block]:
-    """Any table of a run; one that goes by step, epoch or radius is drawn as well."""
-    names = list(dict.fromkeys(key for row in rows for key in row))
+    """Any table of a run without its empty columns.
+
+    One that goes by step, epoch or radius is drawn as well.
+    """
+    names = [
+        name
+        for name in dict.fromkeys(key for row in rows for key in row)
+        if any(row.get(name) not in (None, "", [], ()) for row in rows)
+    ]
+    if not names:
+        return []
     numeric = {
         k for k in names if all(_is_number(row.get(k)) for row in rows if row.get(k) is not None)
     }
-    columns = [Column(k.replace("_", " ").capitalize(), numeric=k in numeric) for k in names]
     body = [[_plain_cell(row.get(k)) for k in names] for row in rows[:ROWS]]
+    longest = [max(len(line[i].text) for line in body) for i in range(len(names))]
+    columns = [
+        Column(k.replace("_", " ").capitalize(), numeric=k in numeric, long=length > LONG)
+        for k, length in zip(names, longest, strict=True)
+    ]
     note = f"The first {ROWS} of {len(rows):,} rows." if len(rows) > ROWS else ""
     title = name.replace("_", " ").capitalize()
     blocks: list[Block] = []

@@ -1,6 +1,7 @@
 """Universal counterfactuals: mask and attention of each picture, and the images of each guide."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from counterlens.report.kit.blocks import (
@@ -14,7 +15,9 @@ from counterlens.report.kit.blocks import (
     Slider,
     Strip,
     Table,
+    Text,
 )
+from counterlens.report.kit.explained import second_opinion
 from counterlens.report.kit.parts import embed, number_matrix, plain_table
 from counterlens.runs import Run
 from counterlens.runs.keys import show
@@ -49,15 +52,16 @@ def sections(run: Run) -> list[Section]:
 
 def _section(run: Run, kind: str, rows: Sequence[Mapping[str, Any]]) -> Section:
     blocks: list[Block] = []
-    area = "uvce_error" if kind == "error" else "uvce"
-    blocks += number_matrix(run.numbers, area, caption="All counterfactuals", subject="Guide") or ()
     groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for row in rows:
         groups.setdefault((str(row["id"]), str(row["target"])), []).append(row)
     for number, part in enumerate(list(groups.values())[:SHOWN], 1):
         blocks += _case(run, part, f"{kind}-{number}")
+    area = "uvce_error" if kind == "error" else "uvce"
+    if means := number_matrix(run.numbers, area, caption="All counterfactuals", subject="Guide"):
+        blocks += [replace(means[0], folded=len(rows) == 1), means[1]]
     text = [{k: v for k, v in row.items() if k not in _HIDDEN} for row in rows]
-    blocks += plain_table("all rows", text, drawn=False)
+    blocks += plain_table("all rows", text, drawn=False, folded=True)
     lead = (
         "A generator makes the picture again from its caption, exchanges the words, and is then "
         "changed until the guide is sure of the target, while what lies outside the mask is held. "
@@ -86,11 +90,9 @@ def _case(run: Run, rows: Sequence[Mapping[str, Any]], name: str) -> list[Block]
         f"{first['id']}: {first['predicted']} {_p(first['confidence'])}{known}. "
         f"“{first['caption']}” → “{first['goal']}”"
     )
-    blocks: list[Block] = [
-        Strip(f"towards {target}", text, [p for p in pictures if p], f"uvce-{name}")
-    ]
     slider = _slider(run, first)
-    blocks += [slider] if slider else []
+    blocks: list[Block] = [Text(_sentence(first)), *([slider] if slider else [])]
+    blocks.append(Strip(f"towards {target}", text, [p for p in pictures if p], f"uvce-{name}"))
     words = [
         _picture(run, one["image"], str(one["word"]), "") for one in first.get("attention", ())
     ]
@@ -102,6 +104,16 @@ def _case(run: Run, rows: Sequence[Mapping[str, Any]], name: str) -> list[Block]
         )
         blocks.append(Gallery("Attention", shown, f"words-{name}", note))
     return blocks
+
+
+def _sentence(row: Mapping[str, Any]) -> str:
+    target, after = row["target"], _p(row["after"])
+    word = "as" if row["reached"] else "not as"
+    opinion = f" {second_opinion(row)}." if row.get("opinions") else ""
+    return (
+        f"{row['id']}: seen as {row['predicted']} ({_p(row['confidence'])}); after the search with "
+        f"{row['guide']} as the guide {word} {target} ({target} {after}).{opinion}"
+    )
 
 
 def _slider(run: Run, row: Mapping[str, Any]) -> Slider | None:

@@ -165,10 +165,7 @@ def _gradients(run: Run) -> list[Section]:
     rows = run.table("gradients")
     if not rows:
         return []
-    blocks: list[Block] = [
-        *(number_matrix(run.numbers, "gradient", caption="Means over all pictures",
-                        subject="Arm") or ())
-    ]  # fmt: skip
+    blocks: list[Block] = []
     for number, name in enumerate(list(dict.fromkeys(row["id"] for row in rows))[:SHOWN], 1):
         part = [row for row in rows if row["id"] == name]
         shown = [("original", part[0], "picture"), ("mask", part[0], "the object")]
@@ -182,6 +179,10 @@ def _gradients(run: Run) -> list[Section]:
                 alt = f"{name}, {word}: {line}"
                 pictures.append(Picture(image[0], alt, line, word, pixelated=image[1]))
         blocks.append(Strip(str(name), f"towards {part[0]['class']}", pictures, f"grad-{number}"))
+    blocks += (
+        number_matrix(run.numbers, "gradient", caption="Means over all pictures", subject="Variant")
+        or ()
+    )
     hidden = ("original", "mask", "image")
     text = [{k: v for k, v in row.items() if k not in hidden} for row in rows]
     blocks += plain_table("all pictures", text, drawn=False)

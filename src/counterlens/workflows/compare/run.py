@@ -377,6 +377,11 @@ def _open(given: str | Path | Run) -> Run:
     run = Run.open(Path(folder))
     if not run.done:
         raise InputError(f"{folder} is unfinished: it has no DONE. Finish it with resume first.")
+    if run.manifest.get("command") == "compare":
+        of = ", ".join(map(str, run.manifest["settings"].get("runs", ()))) or "the audits in it"
+        raise InputError(
+            f"{folder} is a comparison, expected runs of models: give the audits themselves ({of})."
+        )
     if not run.numbers:
         raise InputError(f"{folder} holds no numbers, so there is nothing to compare.")
     return run
