@@ -41,8 +41,7 @@ def _after_audit(run: Any, _: Sequence[Any] = ()) -> str:
 
 def _after_compare(_: Any, parts: Sequence[Any]) -> str:
     """The mistakes of the model that is right least often."""
-    known = [part for part in parts if _accuracy(part) is not None]
-    steps = [_after_audit(part) for part in sorted(known, key=_accuracy)]
+    steps = [_after_audit(part) for part in sorted(parts, key=_accuracy)]
     return next(filter(None, steps), "")
 
 
@@ -100,6 +99,6 @@ def _consent(manifest: Mapping[str, Any]) -> tuple[str, ...]:
     return ("--trust-remote-code",) * (".py:" in str(manifest.get("model")))
 
 
-def _accuracy(run: Any) -> float | None:
+def _accuracy(run: Any) -> float:
     number = run.numbers.get("accuracy.top1")
-    return None if number is None else number.value
+    return 1.0 if number is None or number.value is None else float(number.value)
