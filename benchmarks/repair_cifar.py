@@ -32,7 +32,7 @@ CASES: dict[str, dict[str, Any]] = {
         "want": "robust.l2-0.25.accuracy",
         "attack": ("l2:0.25",),
         "attack_points": 64,
-        "changes": ("epochs=2", "batch=32", "lr=0.01", "near.steps=3", "far.steps=3"),
+        "changes": ("epochs=2", "batch=32", "near.steps=3", "far.steps=3"),
     },
 }
 

@@ -1,4 +1,5 @@
-"""A segmenter that is shown points: Segment Anything, plain or HQ, by hub id or folder.
+"""A segmenter that is shown points: Segment Anything, plain or HQ, by hub id or folder; or SAM 2 as
+exported files.
 
 Paper: Kirillov et al. 2023 (sam2023); Ke et al. 2023 (hqsam2023), which digin2024 uses, with the
        high-quality token alone.
@@ -14,7 +15,9 @@ from torch import Tensor
 
 from counterlens.errors import InputError
 from counterlens.images import to_pixels
+from counterlens.models.sam_files import ExportedSam, exported
 from counterlens.models.sources.hub import open_pretrained
+from counterlens.runs import user_path
 from counterlens.types import Images
 
 Points = Int[Tensor, "b p 2"]
@@ -28,8 +31,26 @@ _INSTEAD = (
 )
 
 
+ARM = 0.1
+"""Distance of the outer points from the middle, as a share of the side."""
+
+
+def centre(x: Images) -> Points:
+    """The middle of each image and four points around it, all on the object.
+
+    One point alone may mean a part of the object: the nose for the cat.
+    """
+    height, width = x.shape[2:]
+    across, down = max(1, round(ARM * width)), max(1, round(ARM * height))
+    arms = torch.tensor([[0, 0], [-across, 0], [across, 0], [0, -down], [0, down]])
+    return (torch.tensor([width // 2, height // 2]) + arms).expand(len(x), 5, 2)
+
+
 def load_segmenter(spec: str, *, device: torch.device) -> Segment:
-    """Open a segmenter of transformers; every point is on the object."""
+    """Open a segmenter of transformers, or exported files; every point is on the object."""
+    folder = user_path(spec)
+    if folder.is_dir() and (files := exported(folder)):
+        return ExportedSam(*files)
     processor, net = open_pretrained(
         spec, "AutoModelForMaskGeneration", what="segmenter", option="--mask sam:…",
         instead=_INSTEAD, device=device,

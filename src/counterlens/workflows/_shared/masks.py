@@ -3,20 +3,25 @@
 own                 what lies in the pack itself
 FOLDER, key:NAME    see `data.masks`
 salient:FILE.onnx   made by a network that marks what stands out (U²-Net and its kind)
+sam:FOLDER          made by Segment Anything, shown the middle of each picture; or sam:OWNER/MODEL
 """
+
+from collections.abc import Callable
 
 import numpy as np
 import torch
 from scipy.ndimage import label
+from torch import Tensor
 
 from counterlens.data.masks import Mask, ReadMask, open_masks, own_masks
 from counterlens.data.synthetic.backgrounds import mask_flag
 from counterlens.errors import InputError
 from counterlens.images import ImageSet
 from counterlens.models.salient import load_salient
+from counterlens.models.segmenter import centre, load_segmenter
 from counterlens.runs import user_path
 
-SALIENT = "salient:"
+SALIENT, SAM = "salient:", "sam:"
 WHOLE, TOUCHED = 0.8, 3
 """Share of the object in its largest piece, and sides touched, from which a mask is doubtful."""
 
@@ -31,6 +36,8 @@ def masks_by(spec: str, data: str, images: ImageSet) -> ReadMask:
     """
     if spec.startswith(SALIENT):
         return salient_masks(spec.removeprefix(SALIENT), images)
+    if spec.startswith(SAM):
+        return sam_masks(spec.removeprefix(SAM), images)
     source = "" if data.partition("=")[2].startswith("object:") else data
     if spec != "own":
         return open_masks(spec, source or images.name, images, border=True)
@@ -44,14 +51,25 @@ def masks_by(spec: str, data: str, images: ImageSet) -> ReadMask:
 
 
 def salient_masks(file: str, images: ImageSet) -> ReadMask:
-    """Masks that a network makes, each once."""
+    """Masks that a network makes of what stands out, each once."""
     network = load_salient(user_path(file))
+    return made_masks(images, lambda x: network(x) > 0.5)
+
+
+def sam_masks(spec: str, images: ImageSet) -> ReadMask:
+    """Masks of what Segment Anything sees in the middle of each picture, each once."""
+    segment = load_segmenter(spec, device=torch.device("cpu"))
+    return made_masks(images, lambda x: segment(x, centre(x)) > 0.5)
+
+
+def made_masks(images: ImageSet, make: Callable[[Tensor], Tensor]) -> ReadMask:
+    """Masks that are made when they are asked for, each once."""
     known: dict[int, Mask] = {}
 
     def one(i: int) -> Mask:
         if i not in known:
             pixels = torch.from_numpy(images.read(i).transpose(2, 0, 1).copy()).float() / 255
-            known[i] = (network(pixels[None])[0, 0] > 0.5).numpy()
+            known[i] = make(pixels[None])[0, 0].numpy()
         return known[i]
 
     return one

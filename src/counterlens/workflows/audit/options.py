@@ -180,7 +180,7 @@ class AuditOptions(Output, Resumable, Compute, TrustOption, Pipeline):
     masks: str | None = option(
         None,
         help="Masks of the objects: accuracy with other backgrounds. own, FOLDER, key:NAME of a "
-        "pack, or salient:FILE.onnx, a network such as U2-Net that makes them.",
+        "pack, or made by a network: salient:FILE.onnx (U2-Net), sam:FOLDER (Segment Anything).",
         unit="MASKS",
         group="Further tests",
     )

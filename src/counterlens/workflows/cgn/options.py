@@ -147,7 +147,7 @@ class CgnComposeOptions(Output, Resumable, Compute):
     mask: tuple[str, ...] = option(
         (),
         help="Mask of the object. FOLDER, one named as each image; key:NAME of the pack; U2-Net as "
-        "FILE.onnx; sam:FOLDER or sam:OWNER/MODEL, shown the centre. Default: the pack's own.",
+        "FILE.onnx; sam:FOLDER or sam:OWNER/MODEL, shown the middle. Default: the pack's own.",
         unit="MASK",
         group="Factors",
     )

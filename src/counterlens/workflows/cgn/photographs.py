@@ -145,15 +145,14 @@ def _given(read: Callable[[int], Any], size: int) -> Masked:
 
 
 def _by_points(name: str, device: str) -> Masked:
-    """Segment Anything, shown the centre of the image as a point on the object."""
+    """Segment Anything, shown the middle of the image as points on the object."""
     from counterlens.classifier import pick_device
-    from counterlens.models.segmenter import load_segmenter
+    from counterlens.models.segmenter import centre, load_segmenter
 
     segment = load_segmenter(name, device=pick_device(device))
 
     def masked(i: int, x: Images) -> Tensor:
-        centre = torch.tensor([[[x.shape[3] // 2, x.shape[2] // 2]]])
-        return segment(x, centre)[0, 0].cpu()
+        return segment(x, centre(x))[0, 0].cpu()
 
     return masked
 

@@ -53,11 +53,14 @@ class Tuning:
         name: as it was asked for, with its prefix.
         kind: one of `KINDS`, or "loss" where the loss alone makes the difference.
         recipe: loss, attacks, epochs, rate.
+        moving: whether batch norm follows the images even where they are few: attacked ones move
+            the statistics so far that a network which holds them falls to chance.
     """
 
     name: str
     kind: str
     recipe: Recipe
+    moving: bool = False
 
 
 def is_tuning(name: str) -> bool:
@@ -91,7 +94,8 @@ def tuning(
             f"{name} needs the ball to train for: an attack of the proof, attack=['l2:0.25'], "
             "or changes=['near.radius=0.25']."
         )
-    return Tuning(name, short if short in KINDS else "loss", recipe)
+    moving = needs(recipe.loss).near
+    return Tuning(name, short if short in KINDS else "loss", recipe, moving)
 
 
 def _named(short: str, attacks: Sequence[str]) -> Recipe:

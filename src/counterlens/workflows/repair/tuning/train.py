@@ -132,7 +132,7 @@ def tune(
     per_epoch = count // recipe.batch
     steps = max(1, round(recipe.epochs * per_epoch))
     generator = torch.Generator(net.mean.device)
-    loss = _held(_loss(one, data, steps, generator), count < FEW)
+    loss = _held(_loss(one, data, steps, generator), count < FEW and not one.moving)
     optimizer = torch.optim.SGD(
         net.parameters(), lr=recipe.lr, momentum=recipe.momentum, nesterov=recipe.momentum > 0,
         weight_decay=recipe.weight_decay,
