@@ -125,6 +125,34 @@ def refuse_small(images: Grouped, classes: int) -> None:
         )
 
 
+def refuse_single(images: Grouped) -> None:
+    """One image cannot weigh as much as a whole group."""
+    for group, n in images.sizes().items():
+        if n == 1:
+            raise InputError(
+                f"group-weights needs two images of each group to fit on, and "
+                f"{images.group_name(group)!r} has one: add such images to fix on, or leave "
+                "group-weights out."
+            )
+
+
+FEW_TO_PROVE = 5
+
+
+def unproved(fix: Grouped, check: Grouped) -> list[str]:
+    """What the check images cannot show: groups to fit on of which they have few or none."""
+    sizes, out = check.sizes(), []
+    for group in fix.sizes():
+        n = sizes.get(group, 0)
+        if n < FEW_TO_PROVE:
+            count = f"{n} image{'s' * (n > 1)}" if n else "no image"
+            out.append(
+                f"The check set has {count} of {fix.group_name(group)!r}: what happens to that "
+                "group is not proved."
+            )
+    return out
+
+
 def content_hashes(images: ImageSet) -> list[str]:
     """SHA-256 of the decoded pixels of each image."""
     return [content_hash(images.read(i)) for i in range(len(images))]

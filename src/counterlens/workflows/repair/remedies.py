@@ -10,7 +10,7 @@ from scipy.special import log_softmax
 
 from counterlens.errors import InputError
 from counterlens.workflows.repair.erasure import erase, refuse_class
-from counterlens.workflows.repair.groups import Codes, Grouped, refuse_small
+from counterlens.workflows.repair.groups import Codes, Grouped, refuse_single, refuse_small
 from counterlens.workflows.repair.heads import (
     Examples,
     Head,
@@ -196,7 +196,9 @@ def refusal(name: str, fit: Grouped, edited: bool) -> str:
             refuse_small(fit, len(fit.classes))
         elif name in ("erase", "spufix", "group-weights") and not edited:
             refuse_class(fit, name)
-        elif name in ("pairs", "recipe:pairs") and not edited:
+        if name == "group-weights":
+            refuse_single(fit)
+        if name in ("pairs", "recipe:pairs") and not edited:
             raise InputError(NO_EDIT)
     except InputError as error:
         return str(error)

@@ -35,6 +35,7 @@ from counterlens.workflows.repair.groups import (
     content_hashes,
     prints_of,
     refuse_shared,
+    unproved,
 )
 from counterlens.workflows.repair.heads import Examples, Head, Pairs, Problem
 from counterlens.workflows.repair.measured import Split, halves, keys_of
@@ -123,7 +124,8 @@ def repair(model: object, options: RepairOptions) -> Result:
         run.note(**facts(classifier, job.data.check, job.data.fix, seed=options.seed))
         run.note(model=headline(spec, classifier))
         run.write_table("sizes", sizes(job.data))
-        run.write_table("notes", [{"note": note} for note in job.data.notes])
+        notes = [*job.data.notes, *unproved(job.data.fix_by, job.data.check_by)]
+        run.write_table("notes", [{"note": note} for note in notes])
         if options.plan:
             _write_plan(run, job)
         else:
