@@ -131,7 +131,7 @@ def logistic(x: Tensor, labels: Tensor, classes: int, decay: float = 1e-3) -> to
         optimiser.zero_grad()
         value = functional.cross_entropy(net(x), labels) + decay * net.weight.square().sum() / 2
         value.backward()
-        return float(value)
+        return float(value.detach())
 
     optimiser.step(loss)
     return net

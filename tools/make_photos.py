@@ -9,6 +9,7 @@ Stages, in the order of value; OUT/STAGE is a training run, OUT/log/STAGE.txt it
 
     autoencoder  128 pixels to 8 × 16 × 16 and back
     unet         text encoder and UNet on the latents of the autoencoder as exported, cached once
+    decoder      the decoder alone, further; latents stay as they are, so the UNet fits as before
     plain        classifier of all 57 classes
     at, ratio    robust classifiers of eleven classes; RATIO begins as AT, as in make_zoo.py
     samples      20 pictures of each class, packed without loss, to be judged elsewhere
@@ -55,13 +56,20 @@ from counterlens.runs import Run, read_object, write_json
 from light_checkpoint import lighten, rebuild
 from parts import cut, join
 
-SECONDS = {"autoencoder": 330.0, "unet": 600.0, "plain": 170.0, "at": 300.0, "ratio": 280.0}
+SECONDS = {
+    "autoencoder": 330.0,
+    "unet": 600.0,
+    "decoder": 400.0,
+    "plain": 170.0,
+    "at": 300.0,
+    "ratio": 280.0,
+}
 """Time of each training, without compiling."""
 RECIPES = {"plain": "photos-plain", "at": "photos-at", "ratio": "photos-ratio"}
-GENERATOR = ("autoencoder", "unet")
+GENERATOR = ("autoencoder", "unet", "decoder")
 STAGES = (*SECONDS, "samples")
-NEEDS = {"unet": "autoencoder", "ratio": "at", "samples": "unet"}
-STAGE_OF = {"autoencoder": "vae", "unet": "unet"}
+NEEDS = {"unet": "autoencoder", "decoder": "unet", "ratio": "at", "samples": "unet"}
+STAGE_OF = {"autoencoder": "vae", "unet": "unet", "decoder": "vae"}
 """The stage of a diffusion training that is a stage here."""
 TRIAL = 160
 """Updates of the run that measures a stage's speed."""
@@ -123,6 +131,10 @@ def own_changes(stage: str, job: Job) -> list[str]:
         changes += [f"vae.lpips={job.lpips}"] if job.lpips else []
     elif stage == "unet":
         changes = ["vae.steps=0", "samples=0", f"start={job.out / 'autoencoder' / 'model'}"]
+    elif stage == "decoder":
+        changes = ["unet.steps=0", "samples=0", f"start={job.out / 'unet' / 'model'}",
+                   "vae.learns=decoder", "vae.critic_from=0", "vae.lr=2e-4"]  # fmt: skip
+        changes += [f"vae.lpips={job.lpips}"] if job.lpips else []
     elif stage == "ratio":
         changes = [f"start={job.out / 'at' / 'model'}", "lr=0.12", "warmup=1"]
     else:
@@ -237,7 +249,8 @@ def draw_samples(job: Job) -> bool:
     from counterlens.generators.diffusion import model as latent
     from counterlens.workflows.train.diffusion_quality import GUIDANCE, STEPS, samples, sheet
 
-    model = latent.load(job.out / "unet" / "model", device=pick_device(job.device))
+    last = "decoder" if finished("decoder", job.out) else "unet"
+    model = latent.load(job.out / last / "model", device=pick_device(job.device))
     classes = tuple((model.card or {})["classes"])
     how = f"guidance {GUIDANCE:g}, {STEPS} steps"
     run = Run.create(job.out / "samples", "samples", {"each": EACH, "how": how}, resume=True)

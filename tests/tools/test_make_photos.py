@@ -44,6 +44,7 @@ CLASSIFIER = (
 CHANGES = {
     "autoencoder": (*MODEL, "vae.batch=4", "vae.average=0.5"),
     "unet": (*MODEL, "unet.batch=4", "unet.warmup=1"),
+    "decoder": (*MODEL, "vae.batch=4", "vae.average=0.5"),
     "plain": CLASSIFIER,
     "at": (*CLASSIFIER, "near.steps=1"),
     "ratio": (*CLASSIFIER, "near.steps=1", "far.steps=1", "out_batch=4"),
@@ -81,7 +82,7 @@ def arguments(data, out, *more):
         t for stage, texts in CHANGES.items() for c in texts for t in ("--set", f"{stage}:{c}")
     ]
     steps = [f"{stage}={n}" for stage, n in
-             {"autoencoder": 8, "unet": 8, "plain": 10, "at": 10, "ratio": 10}.items()]  # fmt: skip
+             {"autoencoder": 8, "unet": 8, "decoder": 8, "plain": 10, "at": 10, "ratio": 10}.items()]  # fmt: skip
     return ["train", "--data", str(data), "--out", str(out), "--device", "cpu", "--steps", *steps,
             *changes, *more]  # fmt: skip
 
@@ -110,6 +111,9 @@ def test_all_stages_on_several_machines_with_a_kill_between(data, tmp_path, monk
     numbers = json.loads((whole / "numbers.json").read_text())
     assert all(numbers[stage]["done"] for stage in make_photos.SECONDS)
     assert "held_out.psnr" in numbers["autoencoder"] and "held_out.robust" in numbers["at"]
+    before, after = (weights(whole / stage / "model") for stage in ("unet", "decoder"))
+    learnt = {key for key in before if not torch.equal(before[key], after[key])}
+    assert learnt and all(key.startswith(("vae.decoder", "vae.post_quant")) for key in learnt)
     drawn = open_set(f"pack:{whole}/samples/samples.npz")
     assert len(drawn) == 6 * make_photos.EACH and drawn.classes[0] == "tench"
 

@@ -107,6 +107,8 @@ def train_diffusion(data: Sequence[str], options: DiffusionTraining) -> Result:
     check_choice("recipe", options.recipe, tuple(DIFFUSION_RECIPES))
     recipe, specs = changed(DIFFUSION_RECIPES[options.recipe], options.changes), texts(data)
     named(recipe.schedule)
+    if recipe.vae.learns == "decoder" and recipe.vae.steps and not recipe.start:
+        raise InputError("vae.learns=decoder keeps an encoder, expected one: start=FOLDER.")
     if not specs:
         raise InputError("no data given, expected data=SPEC, e.g. pack:A.npz+B.npz.")
     device, log = pick_device(options.device), logger(options)
@@ -153,6 +155,7 @@ def _start(model: LatentDiffusion, folder: Path) -> LatentDiffusion:
         _same(model.vae, latent.load_autoencoder(folder), folder)
         return model
     given = latent.load(folder)
+    model.vae.register_to_config(scaling_factor=given.vae.config.scaling_factor)
     for mine, theirs in (
         (model.vae, given.vae), (model.unet, given.unet), (model.text, given.text),
     ):  # fmt: skip
@@ -172,6 +175,9 @@ def _first(job: _Job, model: LatentDiffusion, images: Captioned) -> Autoencoder 
     """The autoencoder; None where the time was not enough."""
     recipe = job.recipe.vae
     net = _on(Autoencoder(model.vae), job.device)
+    if recipe.learns == "decoder":
+        for part in (model.vae.encoder, model.vae.quant_conv):
+            part.requires_grad_(False)
     generator = torch.Generator(job.device)
     crop = job.recipe.side if job.recipe.stored else None
     batches = PixelBatches(images, recipe.batch, model.shape, generator, crop=crop)
@@ -357,8 +363,10 @@ def _rate(recipe: AutoencoderRecipe | DenoiserRecipe) -> dict[str, Any]:
 def _export(job: _Job, model: LatentDiffusion, images: Captioned, progress: Progress) -> None:
     """Write RUN/model: a diffusers folder in half precision with its card.
 
-    Without a denoiser it holds the autoencoder alone.
+    Without a denoiser of its latents it holds the autoencoder alone.
     """
+    recipe = job.recipe
+    kept = recipe.vae.learns == "decoder" and not latent.is_autoencoder(Path(recipe.start or ""))
     rows = {stage: job.run.table(f"epochs_{stage}") for stage in ("vae", "unet")}
     card = {
         "name": job.recipe.name,
@@ -376,7 +384,7 @@ def _export(job: _Job, model: LatentDiffusion, images: Captioned, progress: Prog
             "finished": progress.done,
         },
     }
-    save = latent.save if job.recipe.unet.steps else latent.save_autoencoder
+    save = latent.save if recipe.unet.steps or kept else latent.save_autoencoder
     save(model, job.run.folder / "model", card=card)
     size = sum(f.stat().st_size for f in (job.run.folder / "model").rglob("*") if f.is_file())
     job.log(f"exported {size / 1e6:.1f} MB to {job.run.folder / 'model'}")

@@ -159,6 +159,7 @@ class AutoencoderRecipe:
         kl: weight of the divergence: per number with "squared", summed over an image with "sharp".
         lpips: for "sharp": file of the weights of LPIPS; None leaves its term out.
         critic_from: for "sharp": share of the updates after which the critic takes part.
+        learns: "all", or the "decoder" alone: latents, and a denoiser of them, stay as they are.
     """
 
     steps: int = 6000
@@ -172,6 +173,7 @@ class AutoencoderRecipe:
     perceptual: float = 0.6
     adversarial: float = 0.06
     critic_from: float = 0.45
+    learns: Literal["all", "decoder"] = "all"
 
 
 @dataclass(frozen=True)
