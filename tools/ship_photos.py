@@ -18,11 +18,10 @@ from counterlens.runs import Number, read_json, read_object, write_json
 
 NAME = "photos-diffusion"
 SUMMARY = "A generator: text to photographs of 128 pixels, for explain, disagree and neurons."
-SOURCES = {
-    "Imagenette, ten classes (136 pixels)": "ImageNet's terms for research",
-    "Imagewoof, ten breeds of dogs (136 pixels)": "ImageNet's terms for research",
-    "Oxford-IIIT Pets, 37 breeds (136 pixels)": "CC BY-SA 4.0",
-}
+SOURCES = (
+    "of which Imagenette, ten classes, and Imagewoof, ten breeds: ImageNet's terms for research",
+    "of which the Oxford-IIIT Pets, 37 breeds: CC BY-SA 4.0",
+)
 LICENCE = (
     "Apache-2.0 (weights); trained on photographs under ImageNet's terms for research and on the "
     "Oxford-IIIT Pets, CC BY-SA 4.0"
@@ -58,14 +57,14 @@ def numbers(facts: dict[str, Any]) -> dict[str, Number]:
             f"{judge}, {100 * real['share']:.1f} % right on {real['n']} test photographs, answers "
             f"the prompt's class; {one['samples']['n']} samples, {how}"
         )
-        out |= share(f"generator.agreement.{key}", one["samples"], protocol)
+        out |= share(f"generator.{key}.agreement", one["samples"], protocol)
     for key, one in alike.items():
-        of = "" if key == "samples" else "_of_training_photographs"
+        of = "" if key == "samples" else "training_photographs."
         n, real = one["n"]
         against = f"features of EfficientNet-Lite2, against {real} test photographs"
         kid, low, high = one["kid"]
-        out[f"generator.kid{of}"] = Number(kid, n, low, high, f"unbiased KID, {against}")
-        out[f"generator.recall{of}"] = Number(
+        out[f"generator.{of}kid"] = Number(kid, n, low, high, f"unbiased KID, {against}")
+        out[f"generator.{of}recall"] = Number(
             one["recall"], n, None, None, f"recall, k = 3, {against}"
         )
     for key, one in facts["copies"].items():
@@ -73,7 +72,7 @@ def numbers(facts: dict[str, Any]) -> dict[str, Number]:
             f"share nearer to a training photograph (or its mirror image) in {key} than 99 % of "
             "test photographs are"
         )
-        out |= share(f"generator.copies.{key}", one, protocol)
+        out |= share(f"generator.{key}.copies", one, protocol)
     return out
 
 
@@ -84,18 +83,20 @@ def filled(out: Path, measured: dict[str, Any]) -> dict[str, Any]:
     )
     recipe = {key: value for key, value in card["recipe"].items() if key != "start"}
     recipe["vae"] = {**first["recipe"]["vae"], "lpips": "AlexNet, version 0.1"}
+    sets = [{**one, "share": 1.0} for one in card["data"]["sets"]]  # the only set
     runs = {"vae": first["training"], "unet": card["training"]}
     return {
         **card,
         "summary": SUMMARY,
         "recipe": recipe,
-        "data": {**card["data"], "sources": SOURCES},
+        "data": {**card["data"], "sets": sets, "sources": SOURCES},
         "training": {
             "seed": card["training"]["seed"],
             "device": card["training"]["device"],
             "finished": all(run["finished"] for run in runs.values()),
             "updates": {stage: run["updates"][stage] for stage, run in runs.items()},
-            "seconds": {stage: run["seconds"][stage] for stage, run in runs.items()},
+            "seconds": sum(run["seconds"][stage] for stage, run in runs.items()),
+            "stages": {stage: run["seconds"][stage] for stage, run in runs.items()},
         },
         "made_by": "tools/make_photos.py",
         "numbers": {key: number.to_json() for key, number in numbers(measured).items()},

@@ -81,8 +81,8 @@ def arguments(data, out, *more):
     changes = [
         t for stage, texts in CHANGES.items() for c in texts for t in ("--set", f"{stage}:{c}")
     ]
-    steps = [f"{stage}={n}" for stage, n in
-             {"autoencoder": 8, "unet": 8, "decoder": 8, "plain": 10, "at": 10, "ratio": 10}.items()]  # fmt: skip
+    updates = {"autoencoder": 8, "unet": 8, "decoder": 8, "plain": 10, "at": 10, "ratio": 10}
+    steps = [f"{stage}={n}" for stage, n in updates.items()]
     return ["train", "--data", str(data), "--out", str(out), "--device", "cpu", "--steps", *steps,
             *changes, *more]  # fmt: skip
 

@@ -215,6 +215,7 @@ _KNOWN: dict[str, tuple[str, Unit, Better, float | None]] = {
     "generator.agreement": ("Samples that show the prompt's class", "share", "up", None),
     "generator.psnr": ("PSNR of the autoencoder in dB", "plain", "up", None),
     "generator.psnr_image": ("PSNR of the autoencoder, mean over images", "plain", "up", None),
+    "generator.lpips": ("LPIPS of the autoencoder", "plain", "down", None),
     "generator.kid": ("KID of samples and test images", "plain", "down", None),
     "generator.recall": ("Test images that samples come near to", "share", "up", None),
     "generator.nearest": (
@@ -348,7 +349,7 @@ def subject_words(area: str, subject: str) -> str:
         return f"{way} raised{dash and f', with {other}'}"
     if area == "filter" and subject.isdecimal():
         return f"filter {int(subject) + 1}"
-    if area == "gradient":
+    if area in ("generator", "gradient"):
         return subject.replace("_", " ")
     if area == "corruption":
         return subject.replace("_", " ") + (" corruptions" if subject == "common" else "")

@@ -17,7 +17,7 @@ HELD = {
         "cifar10-plain-small", "cifar10-ratio-0.25", "cifar10-ratio-small", "coloured-mnist-cgn",
         "double-coloured-mnist-cgn", "mnist", "mnist-train", "wildlife-mnist-cgn",
     ),
-    "photos": ("pets",),
+    "photos": ("pets", "photos-diffusion"),
 }  # fmt: skip
 """What each extra installs."""
 

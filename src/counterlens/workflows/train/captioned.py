@@ -96,8 +96,8 @@ def gather(
         )
         words = {captions.word(name) for name in names}
         facts.append(
-            {"name": name_of(spec), "n": len(x), "classes": len(words), "share": shares[number],
-             "fingerprint": images.fingerprint}
+            {"name": name_of(spec), "n": len(x), "classes": len(words),
+             "share": shares[number] / sum(shares), "fingerprint": images.fingerprint}
         )  # fmt: skip
     return Captioned(
         torch.cat(pixels),
