@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -155,7 +155,8 @@ def _start(model: LatentDiffusion, folder: Path) -> LatentDiffusion:
         _same(model.vae, latent.load_autoencoder(folder), folder)
         return model
     given = latent.load(folder)
-    model.vae.register_to_config(scaling_factor=given.vae.config.scaling_factor)
+    mine, theirs = (cast(Any, one.vae) for one in (model, given))
+    mine.register_to_config(scaling_factor=theirs.config.scaling_factor)
     for mine, theirs in (
         (model.vae, given.vae), (model.unet, given.unet), (model.text, given.text),
     ):  # fmt: skip
