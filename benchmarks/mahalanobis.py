@@ -147,12 +147,13 @@ def main() -> None:
     parser.add_argument("--packs", type=Path, required=True)
     parser.add_argument("--limit", type=int, default=500)
     parser.add_argument("--models", nargs="+", default=list(MODELS))
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--out", type=Path, required=True, help="it can be run again to go on")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    found = {name: study(name, args) for name in args.models}
-    if args.out:
-        facts = {"images": args.limit, "fitted": 2000, "models": found}
+    known = json.loads(args.out.read_text())["models"] if args.out.exists() else {}
+    for name in args.models:
+        known[name] = known.get(name) or study(name, args)
+        facts = {"images": args.limit, "fitted": 2000, "models": known}
         args.out.write_text(json.dumps(facts, indent=1) + "\n")
 
 

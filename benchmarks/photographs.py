@@ -5,7 +5,8 @@ whose breed is an ImageNet class, and one image of each of the 1,000 classes (im
 probably training images: accuracy there is optimistic, and no slice can be compared within a class
 of one image). All 1,000 answers count. The first three are 136 pixels wide, enlarged to the input.
 
-    pack      writes the set, with the columns `set`, `kind` (dog, other animal, thing), `category`
+    pack      writes the set, at most --each images of each of the four, 5/3 of that of the samples,
+              with the columns `set`, `kind` (dog, other animal, thing) and `category`
     groups    audits the models on it by set, kind, category, brightness, contrast, sharpness,
               and looks for slices
     releases  compares pairs of releases: MobileNetV2 and the same with int8 weights and activations
@@ -33,6 +34,7 @@ import numpy as np
 import torch
 
 import counterlens as cl
+from counterlens.data.sets import sample_rows
 from counterlens.label_spaces.imagenet import imagenet_names
 from counterlens.metrics.intervals.closed_form import wilson
 from counterlens.runs import Run, check_gates, parse_gate, stored_logits
@@ -63,7 +65,7 @@ LIMIT, SEEDED, DRAWN, REPEATS = 0.02, 0.02, 1000, 1000
 RULE = f"flips.negative.high<={LIMIT}"
 
 
-def pack(data: Path, out: Path) -> None:
+def pack(data: Path, out: Path, each: int) -> None:
     """The four sets as one packed file in ImageNet's classes."""
     pieces, labels, ids, columns = [], [], [], {"set": [], "kind": [], "category": []}
     names = imagenet_names()
@@ -75,7 +77,8 @@ def pack(data: Path, out: Path) -> None:
         keep = index >= 0
         if flag:
             keep &= arrays[flag]
-        for i in np.flatnonzero(keep).tolist():
+        rows, most = np.flatnonzero(keep), each * 5 // 3 if name == "samples" else each
+        for i in rows[sample_rows(len(rows), most, 0)].tolist():
             pieces.append(arrays["encoded"][arrays["offsets"][i] : arrays["offsets"][i + 1]])
             label = int(index[i])
             labels.append(label)
@@ -106,11 +109,12 @@ def audited(model: Any, photographs: Path, folder: Path, **options: Any) -> Resu
     )  # fmt: skip
 
 
-def groups(photographs: Path, weights: Path, runs: Path) -> Facts:
+def groups(args: argparse.Namespace) -> Facts:
     """The judged groups and the slices of each model."""
     facts: Facts = {}
-    for name, spec in MODELS.items():
-        result = audited(spec.format(weights), photographs, runs / name, slices=True)
+    for name in args.models:
+        spec = MODELS[name].format(args.weights)
+        result = audited(spec, args.photographs, args.runs / name, slices=True)
         top = result.numbers["accuracy.top1"]
         rows = result.table("groups")
         judged = [row for row in rows if row["judged"]]
@@ -170,8 +174,9 @@ def seeded(before: np.ndarray, after: np.ndarray, share: float, seed: int) -> bo
     return not check_gates([parse_gate(RULE)], {"flips.negative": number})[0].passed
 
 
-def releases(photographs: Path, weights: Path, runs: Path) -> Facts:
+def releases(args: argparse.Namespace) -> Facts:
     """Flips of each pair on all images, and how often the gate stops it as it is and seeded."""
+    photographs, weights, runs = args.photographs, args.weights, args.runs
     opened = {name: cl.load(spec.format(weights)) for name, spec in MODELS.items()}
     made: dict[str, Any] = {
         "mobilenet-int8": int8(opened["mobilenet"], photographs, runs / "onnx"),
@@ -215,21 +220,21 @@ def main() -> None:
     one = parts.add_parser("pack")
     one.add_argument("data", type=Path)
     one.add_argument("target", type=Path)
+    one.add_argument("--each", type=int, default=300)
     for name in ("groups", "releases"):
         one = parts.add_parser(name)
         one.add_argument("photographs", type=Path)
         one.add_argument("weights", type=Path)
         one.add_argument("runs", type=Path)
+        one.add_argument("--models", nargs="+", default=["lite0", "mobilenet"])
         one.add_argument("--out", type=Path)
     args = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     if args.part == "pack":
-        pack(args.data, args.target)
+        pack(args.data, args.target, args.each)
         return
-    found = {"groups": groups, "releases": releases}[args.part](
-        args.photographs, args.weights, args.runs
-    )
+    found = {"groups": groups, "releases": releases}[args.part](args)
     if args.out:
         args.out.write_text(json.dumps(found, indent=1, ensure_ascii=False, default=str) + "\n")
 
