@@ -67,7 +67,7 @@ def test_groups_of_one_image_are_listed_and_never_judged(counterlens: Command) -
         *("--require", "groups.worst.accuracy.low>=0.0"),
     )
     assert said.code == 1 and "Traceback" not in said.err
-    assert "no group is large enough to be judged" in said.err
+    assert "no group is large enough to be judged: the largest has 1 image" in said.err
     assert "0 are large enough to be judged: a group needs" in Path("run/report.html").read_text()
 
 

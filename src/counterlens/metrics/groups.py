@@ -212,7 +212,9 @@ def worst(numbers: Sequence[tuple[str, Number]], what: str, *, lowest: bool = Tr
     """
     known = [(name, number) for name, number in numbers if number.value is not None]
     if not known:
-        return Number.missing("no group is large enough to be judged", f"worst group: {what}")
+        largest = max((n for _, n in numbers), key=lambda n: n.n, default=None)
+        of = f": the largest has {largest.reason}" if largest else ""
+        return Number.missing(f"no group is large enough to be judged{of}", f"worst group: {what}")
     choose = min if lowest else max
     name, chosen = choose(known, key=lambda pair: pair[1].value or 0.0)
     low = choose(number.low or 0.0 for _, number in known)
