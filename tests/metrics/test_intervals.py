@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from scipy.stats import binomtest
+from scipy.stats import beta, binomtest
 from scipy.stats import bootstrap as scipy_bootstrap
 
 from counterlens.errors import InputError
@@ -15,6 +15,7 @@ from counterlens.metrics.intervals.bootstrap import aupr_interval, aurra_interva
 from counterlens.metrics.intervals.calibration import acceptance, ece_interval, rms_interval
 from counterlens.metrics.intervals.closed_form import (
     delong,
+    jeffreys,
     mean_interval,
     newcombe,
     newcombe_paired,
@@ -23,8 +24,17 @@ from counterlens.metrics.intervals.closed_form import (
 )
 from counterlens.metrics.intervals.temperature import by_ece_with_interval, by_nll_interval
 
+PROPORTIONS = [(0, 1), (1, 1), (0, 40), (7, 40), (39, 40), (900, 1000)]
 
-@pytest.mark.parametrize(("hits", "n"), [(0, 1), (1, 1), (0, 40), (7, 40), (39, 40), (900, 1000)])
+
+@pytest.mark.parametrize(("hits", "n"), PROPORTIONS)
+def test_jeffreys_equals_scipy_and_is_closed_at_the_ends(hits, n):
+    low, high = beta.ppf((0.025, 0.975), hits + 0.5, n - hits + 0.5)
+    expected = (low if hits else 0.0, high if hits < n else 1.0)
+    assert jeffreys(hits, n) == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize(("hits", "n"), PROPORTIONS)
 def test_wilson_equals_scipy(hits, n):
     expected = binomtest(hits, n).proportion_ci(method="wilson")
     assert wilson(hits, n) == pytest.approx((expected.low, expected.high), abs=1e-9)

@@ -4,10 +4,13 @@ Features are drawn from Gaussians here: the search is tested, not an encoder. Re
 benchmarks/planted_slices.py.
 """
 
+from math import hypot
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import beta
 
 from counterlens.errors import InputError
 from counterlens.metrics.intervals.closed_form import newcombe
@@ -92,12 +95,16 @@ def test_expected_errors_are_those_of_the_same_classes() -> None:
     assert one.low < one.value < one.high
 
 
-def test_with_one_class_the_interval_is_nearly_newcombes() -> None:
+def test_with_one_class_the_interval_is_square_and_add_of_jeffreys_intervals() -> None:
+    """SciPy's beta quantiles in Newcombe's formula; nearly Newcombe's own interval."""
     labels, inside = np.zeros(400, int), np.arange(400) < 100
     wrong = (np.arange(400) % 100 < 30) & inside | (np.arange(400) % 10 == 0) & ~inside
     one = excess(inside, wrong, labels, z=bonferroni(1))
-    expected = newcombe((30, 30), (100, 300))
-    assert one is not None and (one.low, one.high) == pytest.approx(expected, abs=0.005)
+    (l1, u1), (l2, u2) = (beta.ppf((0.025, 0.975), x + 0.5, n - x + 0.5)
+                          for x, n in ((30, 100), (30, 300)))  # fmt: skip
+    low, high = 0.2 - hypot(0.3 - l1, u2 - 0.1), 0.2 + hypot(u1 - 0.3, 0.1 - l2)
+    assert one is not None and (one.low, one.high) == pytest.approx((low, high), abs=0.001)
+    assert newcombe((30, 30), (100, 300)) == pytest.approx((low, high), abs=0.01)
 
 
 def test_a_slice_that_is_its_class_cannot_be_compared() -> None:

@@ -23,7 +23,7 @@ from jaxtyping import Float, Float64, Int64
 from scipy.special import logsumexp
 
 from counterlens.errors import InputError
-from counterlens.metrics.intervals.closed_form import BoolArray, holding, wilson
+from counterlens.metrics.intervals.closed_form import BoolArray, holding, jeffreys
 from counterlens.metrics.intervals.multiple import bonferroni, stratified_test
 
 _Codes = Int64[np.ndarray, "_"]
@@ -186,8 +186,9 @@ class Excess:
 def excess(inside: BoolArray, wrong: BoolArray, labels: _Codes, *, z: float) -> Excess | None:
     """Errors of a slice beyond those of its classes; None where nothing can be compared.
 
-    The interval is Newcombe's square-and-add; the variance of the expected error is turned into
-    an effective number of images.
+    The interval is Newcombe's square-and-add of Jeffreys intervals, whose lower ends err no more
+    often than their upper ones; the variance of the expected error is turned into an effective
+    number of images.
     """
     hits, n, totals, spread, expected = [], [], [], 0.0, 0.0
     for label in np.unique(labels[inside]):
@@ -206,8 +207,8 @@ def excess(inside: BoolArray, wrong: BoolArray, labels: _Codes, *, z: float) -> 
         spread += share**2 * smooth * (1 - smooth) / rest
     error, middle = sum(hits) / count, min(max(expected, 0.5 / count), 1 - 0.5 / count)
     effective = max(1, round(middle * (1 - middle) / spread))
-    low_s, high_s = wilson(sum(hits), count, z=z)
-    low_r, high_r = wilson(expected * effective, effective, z=z)
+    low_s, high_s = jeffreys(sum(hits), count, z=z)
+    low_r, high_r = jeffreys(expected * effective, effective, z=z)
     value = error - expected
     low = value - hypot(error - low_s, high_r - expected)
     high = value + hypot(high_s - error, expected - low_r)

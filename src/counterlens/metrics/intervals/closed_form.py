@@ -1,8 +1,8 @@
 """95 % intervals: closed forms for proportions and AUROC, the bootstrap for the rest.
 
 Paper: Wilson 1927 (proportions); Newcombe 1998 (differences of proportions, methods 10 and
-    "square-and-add"); DeLong et al. 1988 (AUROC); Efron 1987 (bias-corrected and accelerated
-    bootstrap).
+    "square-and-add"); Brown, Cai, DasGupta 2001 (Jeffreys); DeLong et al. 1988 (AUROC); Efron 1987
+    (bias-corrected and accelerated bootstrap).
 Differs: AUROC intervals are symmetric on the logit scale, so they stay in (0, 1). An interval is
     widened, if need be, to hold its value.
 """
@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 from jaxtyping import Bool, Float64, Int
-from scipy.special import ndtr, ndtri
+from scipy.special import betaincinv, ndtr, ndtri
 from scipy.stats import rankdata
 
 from counterlens.errors import InputError
@@ -45,6 +45,25 @@ def wilson(hits: float, n: int, *, z: float = Z) -> tuple[float, float]:
     half = z * math.sqrt(p * (1 - p) / n + z**2 / (4 * n * n))
     scale = 1 + z**2 / n
     return holding(p, (middle - half) / scale, (middle + half) / scale, (0.0, 1.0))
+
+
+def jeffreys(hits: float, n: int, *, z: float = Z) -> tuple[float, float]:
+    """Jeffreys interval of a proportion: both ends err about equally often.
+
+    Wilson's interval leans towards one half, so its lower end errs more often where the proportion
+    is small; this one is for verdicts that rest on one end.
+
+    Equation: brown2001 Jeffreys   quantiles α/2 and 1 − α/2 of Beta(x + ½, n − x + ½)
+
+    >>> [round(end, 4) for end in jeffreys(1, 20)], [round(end, 4) for end in jeffreys(0, 20)]
+    ([0.0054, 0.2108], [0.0, 0.1166])
+    """
+    if n < 1 or not 0 <= hits <= n:
+        raise InputError(f"{hits} hits of {n}: expected 0 ≤ hits ≤ n and n ≥ 1.")
+    tail = float(ndtr(-z))
+    low = float(betaincinv(hits + 0.5, n - hits + 0.5, tail)) if hits > 0 else 0.0
+    high = float(betaincinv(hits + 0.5, n - hits + 0.5, 1 - tail)) if hits < n else 1.0
+    return holding(hits / n, low, high, (0.0, 1.0))
 
 
 def holding(
