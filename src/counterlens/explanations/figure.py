@@ -1,8 +1,9 @@
 """Figures: grids of small pictures with captions, as PNG and PDF."""
 
 import io
+import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -13,6 +14,8 @@ from counterlens.errors import InputError
 from counterlens.images import AnyImage, to_pixels
 
 Format = Literal["png", "pdf"]
+SIDE, HEAD, CAPTION = 15, 22, 24
+"""Characters of a line left of a row, above a column, below a picture."""
 COLOURS = {"good": "#00654a", "bad": "#a63c00", "": "#16202c"}
 
 
@@ -38,6 +41,23 @@ def canvas(wide: float, high: float) -> Any:
     return Figure(figsize=(wide, high), dpi=130, layout="constrained")
 
 
+def fitted(text: str, width: int, lines: int = 2) -> str:
+    """Text broken at words, each line of it into a few; the last ends with … where more follows.
+
+    >>> fitted("towards\\nEnglish springer", 15)
+    'towards\\nEnglish\\nspringer'
+    >>> fitted("tf_efficientnet_lite0", 10), fitted("a b", 10, lines=1)
+    ('tf_efficie\\nntnet_lit…', 'a b')
+    """
+    out = []
+    for line in text.split("\n"):
+        parts = textwrap.wrap(line, width, break_on_hyphens=False) or [""]
+        if len(parts) > lines:
+            parts = [*parts[: lines - 1], parts[lines - 1][: width - 1].rstrip() + "…"]
+        out += parts
+    return "\n".join(out)
+
+
 def grid(
     rows: Sequence[Sequence[Panel]],
     *,
@@ -50,8 +70,8 @@ def grid(
     """Draw rows of panels.
 
     Args:
-        heads: one word above each column.
-        sides: one word left of each row.
+        heads: a few words above each column; broken into lines where they are long.
+        sides: a few words left of each row.
         cell: side of a cell in inches.
     """
     from matplotlib.figure import Figure  # a second of import time that --help need not pay
@@ -60,9 +80,12 @@ def grid(
         raise InputError("a figure without panels was requested, expected one or more.")
     columns = max(len(row) for row in rows)
     left = 1.0 if any(sides) else 0.1
+    rows = [[replace(one, caption=fitted(one.caption, CAPTION)) for one in row] for row in rows]
+    heads, sides = [fitted(text, HEAD) for text in heads], [fitted(text, SIDE) for text in sides]
     lines = max(panel.caption.count("\n") + 1 for row in rows for panel in row)
     high = cell + 0.14 * lines + 0.06
-    top = (0.25 if heads else 0.05) + (0.3 if title else 0)
+    above = max((text.count("\n") for text in heads), default=0)
+    top = (0.25 + 0.14 * above if heads else 0.05) + (0.3 if title else 0)
     wide = max(left + columns * (cell + 0.1), 0.1 + 0.085 * len(title))
     size = (wide, top + len(rows) * high)
     figure: Any = Figure(figsize=size, dpi=150)

@@ -114,6 +114,6 @@ def _figures(run: Run, rows: TableRows, table: TableRows) -> None:
             ]
             for part in groups
         ]  # fmt: skip
-        sides = [f"against\n{part[0]['down'][-14:]}" for part in groups]
+        sides = [f"against\n{part[0]['down']}" for part in groups]
         title = f"{word}: {rows[0]['up']} raised / the other lowered"
         save_figure(run, f"figure-persist-{key_part(word)}", grid, sides=sides, title=title)

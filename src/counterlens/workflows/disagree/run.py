@@ -280,6 +280,6 @@ def _figures(run: Run, rows: TableRows, pair: ClassifierPair) -> None:
                     for one, row in zip(x, part, strict=True)
                 ]
             )
-        sides = ["start", f"{pair[0].name[-14:]}\nup", f"{pair[1].name[-14:]}\nup"]
+        sides = ["start", f"{pair[0].name}\nup", f"{pair[1].name}\nup"]
         title = f"{word}: confidence of {pair[0].name} / of {pair[1].name}"
         save_figure(run, f"figure-{key_part(word)}", grid, sides=sides, title=title)

@@ -209,12 +209,12 @@ def _figures(job: ExplainJob, rows: Sequence[dict[str, Any]], names: Sequence[st
             ]
             line += [
                 Panel(reread(job.run, [row["image"]])[0],
-                      f"{target} {row['after']:.2f}\n{row['answer'][:16]}",
+                      f"{target} {row['after']:.2f}\n{row['answer']}",
                       "good" if row["reached"] else "bad")
                 for row in own
             ]  # fmt: skip
             grid.append(line)
-            sides.append(f"towards\n{target[:14]}")
-        heads = ["original", "made again", "mask", "prompt only", *(n[-16:] for n in names)]
+            sides.append(f"towards\n{target}")
+        heads = ["original", "made again", "mask", "prompt only", *names]
         title = f"{name}: {part[0]['predicted']} {part[0]['confidence']:.2f}"
         save_figure(job.run, f"figure-{i:03d}", grid, heads=heads, sides=sides, title=title)

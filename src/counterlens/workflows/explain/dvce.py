@@ -157,7 +157,7 @@ def _draw(job: ExplainJob, result: Counterfactuals, words: list[str]) -> None:
             first = Panel(job.pictures.x[i], f"{name} {result.before[k]:.2f}")
             panel = Panel(result.points[k], f"{name} {result.after[k]:.2f}\n{words[k]}", tone)
             grid.append([first, panel])
-            sides.append(f"towards\n{name[:14]}")
+            sides.append(f"towards\n{name}")
         title = f"{job.pictures.ids[i]}: {job.row(i)['predicted']} {job.row(i)['confidence']:.2f}"
         save_figure(
             job.run, f"figure-{i:03d}", grid, heads=["original", "DVCE"], sides=sides, title=title

@@ -29,7 +29,7 @@ def _explain(job: ExplainJob, key: str) -> dict[str, Number]:
     for i in range(len(job.pictures)):
         x = job.pictures.x[i : i + 1]
         before = classes[int(result.before[i])]
-        panels = [Panel(x[0], f"original\n{before[:16]} {result.sure[i]:.2f}")]
+        panels = [Panel(x[0], f"original\n{before} {result.sure[i]:.2f}")]
         for v, variant in enumerate(variants):
             edited = variant.edit(x)[0]
             answer, sure = classes[int(result.answers[i, v])], result.confidences[i, v].item()
@@ -45,7 +45,7 @@ def _explain(job: ExplainJob, key: str) -> dict[str, Number]:
                     "flipped": flipped,
                 }
             )
-            caption = f"{variant.name}\n{answer[:16]} {sure:.2f}"
+            caption = f"{variant.name}\n{answer} {sure:.2f}"
             panels.append(Panel(edited, caption, "bad" if flipped else ""))
         if i < 12:
             grid = [panels[a : a + COLUMNS] for a in range(0, len(panels), COLUMNS)]

@@ -49,7 +49,7 @@ def explain_maps(job: ExplainJob, *, figures: str = "figure") -> dict[str, Numbe
             grid.append(line)
         if i < 12:
             title = f"{job.pictures.ids[i]}: {job.row(i)['predicted']}"
-            sides = [classes[target][:14] for target in wanted]
+            sides = [classes[target] for target in wanted]
             save_figure(job.run, f"{figures}-{i:03d}", grid, sides=sides, title=title)
     job.run.write_table("maps", rows)
     return {}

@@ -131,7 +131,7 @@ def draw(
             here.sort(key=lambda k: result.radius[k].item())
             first = Panel(job.pictures.x[i], f"{classes[target]} {result.before[here[0]]:.2f}")
             grids.append([first, *(_panel(result, k, classes[target], words[k]) for k in here)])
-            sides.append(f"towards\n{classes[target][:14]}")
+            sides.append(f"towards\n{classes[target]}")
         title = f"{job.pictures.ids[i]}: {job.row(i)['predicted']} {job.row(i)['confidence']:.2f}"
         save_figure(job.run, f"figure-{i:03d}", grids, heads=heads, sides=sides, title=title)
 

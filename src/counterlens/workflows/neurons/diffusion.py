@@ -312,6 +312,6 @@ def _figure(job: Drawing, rows: Sequence[dict[str, Any]]) -> None:
                 for one, row in zip(x, chosen, strict=True)
             ]
         )
-        sides.append(f"{job.name(unit)}\n{part[-1]['word'][:14]}")
+        sides.append(f"{job.name(unit)}\n{part[-1]['word']}")
     title = f"{job.classifier.name}: units by a generator"
     save_figure(job.run, "figure-000", grid, sides=sides, title=title)

@@ -291,7 +291,7 @@ def _measure(
         for way in WAYS:
             rows.append(_row(job, direction, way, i, name, arms, mask))
     title = f"{job.classifier.name}, {direction.name}: value (confidence in the class)"
-    sides = [job.pictures.ids[i][-14:] for i in range(len(names))][:12]
+    sides = [job.pictures.ids[i] for i in range(len(names))][:12]
     save_figure(job.run, f"figure-edit-{key(direction)}", grid[:12], sides=sides, title=title)
     return rows
 

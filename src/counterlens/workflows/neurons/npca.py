@@ -172,7 +172,7 @@ def show_top(
                 **(extra or {}).get(i, {}),
             }
         )  # fmt: skip
-        line += [Panel(x[b], f"{answer[:14]}\n{values[order[b]]:.2f}"), Panel(mapped[b], "")]
+        line += [Panel(x[b], f"{answer}\n{values[order[b]]:.2f}"), Panel(mapped[b], "")]
     save_figure(run, f"figure-{stem}", [line], title=f"{direction.name}: {how}")
     return rows
 

@@ -66,7 +66,7 @@ def _panels(
     classifier: Classifier, drawn: NeuronPictures, kind: str, numbers: Sequence[int]
 ) -> list[Panel]:
     return [
-        Panel(image.cpu(), f"{_name(classifier, kind, number)[:18]}\n{value:.2f}")
+        Panel(image.cpu(), f"{_name(classifier, kind, number)}\n{value:.2f}")
         for image, value, number in zip(
             drawn.images, drawn.activation.tolist(), numbers, strict=True
         )
@@ -123,7 +123,7 @@ def raised(
         )
         grid.append(
             [
-                Panel(pictures.x[i], f"{name[-18:]}\n{before:.2f}"),
+                Panel(pictures.x[i], f"{name}\n{before:.2f}"),
                 Panel(mapped[i], "where"),
                 Panel(image, f"raised\n{after:.2f}"),
             ]
