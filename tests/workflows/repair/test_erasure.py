@@ -6,6 +6,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 from tests.workflows.repair.test_remedies import SHORTCUT, planted
 
+from counterlens.workflows.repair import remedies
 from counterlens.workflows.repair.erasure import erase, eraser, fitted_eraser, independent, probed
 from counterlens.workflows.repair.groups import Grouped
 from counterlens.workflows.repair.heads import Examples, Head, Pairs, Problem
@@ -37,6 +38,21 @@ def test_pairs_alone_decide_what_is_erased_so_the_class_stays() -> None:
     kept = erase(Problem(head, fit, fit, problem.pairs))
     check = planted(1000, 5, agree=0.5)
     assert (kept.answers(check.x) == head.answers(check.x)).mean() > 0.98
+
+
+def test_the_placebo_with_pairs_erases_an_unrelated_edit() -> None:
+    """Feature 5 alone is moved by the unrelated edit: the shortcut, feature 1, stays."""
+    fit = planted(400, 0, agree=1.0)
+    rows = np.arange(0, 400, 2)
+    unrelated = fit.x[rows] + np.eye(6)[5] * 3.0
+    edited = shifted(fit, rows, seed=1)
+    problem = Problem(SHORTCUT, fit, fit, Pairs(rows, edited, unrelated))
+    placebo = remedies.REMEDIES["erase"].placebo_of(problem)
+    assert placebo is not None and placebo[1] == "unrelated edits"
+    assert np.allclose(placebo[0](problem).weight[:, 1], SHORTCUT.weight[:, 1], atol=0.05)
+    assert np.abs(erase(problem).weight[:, 1]).max() < 0.3
+    alone = remedies.REMEDIES["erase"].placebo_of(Problem(SHORTCUT, fit, fit))
+    assert alone is not None and alone[1] == "shuffled groups"
 
 
 def test_pairs_of_one_value_fall_back_on_all_images() -> None:

@@ -88,8 +88,9 @@ def fit_all(
                 log(f"{name}: not tried. {error}")
                 continue
             out.append(one)
-            if remedy.placebo is not None:
-                label, fit = f"{name}, {remedy.control}", remedy.placebo
+            if (placebo := remedy.placebo_of(problem)) is not None:
+                fit, control = placebo
+                label = f"{name}, {control}"
                 out.append(_timed(label, "placebo", name, partial(fit, problem)))
         log(f"{name}: {one.seconds:.1f} s")
     for name in names:

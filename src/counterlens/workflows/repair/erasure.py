@@ -9,6 +9,8 @@ Differs: no shrinkage of the covariance and no blend with the orthogonal project
        is then no part of the error.
 """
 
+from dataclasses import replace
+
 import numpy as np
 
 from counterlens.errors import InputError
@@ -57,6 +59,13 @@ def erase(problem: Problem) -> Head:
     change, mean = fitted_eraser(problem)
     old = problem.old
     return Head(old.weight - old.weight @ change, old.bias + old.weight @ (change @ mean))
+
+
+def erase_unrelated(problem: Problem) -> Head:
+    """The placebo with pairs: what an unrelated edit changes is erased."""
+    assert problem.pairs is not None
+    edited = replace(problem.pairs.edited, x=problem.pairs.unrelated)
+    return erase(replace(problem, pairs=replace(problem.pairs, edited=edited)))
 
 
 def fitted_eraser(problem: Problem) -> tuple[Matrix, Vector]:

@@ -9,7 +9,7 @@ from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax
 
 from counterlens.errors import InputError
-from counterlens.workflows.repair.erasure import erase, refuse_class
+from counterlens.workflows.repair.erasure import erase, erase_unrelated, paired, refuse_class
 from counterlens.workflows.repair.groups import Codes, Grouped, refuse_single, refuse_small
 from counterlens.workflows.repair.heads import (
     Examples,
@@ -39,11 +39,19 @@ class Remedy:
         placebo: makes a head in the same way without what is supposed to help; None where there
             is nothing to take away.
         control: the placebo in words.
+        with_pairs: the placebo where there are pairs, if it is another, and it in words.
     """
 
     fit: Fit
     placebo: Fit | None = None
     control: str = ""
+    with_pairs: tuple[Fit, str] | None = None
+
+    def placebo_of(self, problem: Problem) -> tuple[Fit, str] | None:
+        """The placebo and what it is called; None where there is nothing to take away."""
+        if self.with_pairs is not None and paired(problem) is not None:
+            return self.with_pairs
+        return None if self.placebo is None else (self.placebo, self.control)
 
 
 def temperature(problem: Problem) -> Head:
@@ -178,7 +186,9 @@ REMEDIES: dict[str, Remedy] = {
     "temperature": Remedy(temperature),
     "prior": Remedy(prior),
     "spufix": Remedy(spufix, unnamed, "random components"),
-    "erase": Remedy(erase, on_shuffled_groups(erase), _SHUFFLED),
+    "erase": Remedy(
+        erase, on_shuffled_groups(erase), _SHUFFLED, with_pairs=(erase_unrelated, "unrelated edits")
+    ),
     "refit": Remedy(refit),
     "class-weights": Remedy(class_weights),
     "group-weights": Remedy(group_weights, on_shuffled_groups(group_weights), _SHUFFLED),
