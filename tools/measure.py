@@ -19,7 +19,7 @@ What is counted:
                         occurrences but the first
     old_words           whole words in identifiers cut at underscores and capitals, names of Python
                         itself such as FileNotFoundError left out; apart from them whole words in
-                        docstrings and other texts
+                        docstrings and other texts, but for those in PLAIN
     homonymous_types    classes and type aliases defined under one name in several modules; a name
                         that begins with an underscore counts only where another module imports it
 """
@@ -41,8 +41,24 @@ OLD_WORDS = (
     "warmth", "thing", "look", "wish", "player", "reader", "worries", "board", "twin", "still",
     "bare", "further", "kin", "ahead", "showing", "meet", "together",
 )  # fmt: skip
-PYTHONS = {"DictReader", "FileNotFoundError", "ModuleNotFoundError", "PackageNotFoundError"}
-"""Names of the standard library that hold one of these words."""
+PLAIN = {
+    "made", "found", "kept", "said", "say", "asked", "look", "together", "further", "still",
+    "reader", "aside",
+}  # fmt: skip
+"""Words that count in names alone: in a sentence they are plain English verbs and adverbs (what a
+person said, images that look alike, a network trained further, pictures set aside) or a key of
+stored runs. All others count in sentences, too."""
+FIELD = re.compile(r"\bheat maps?\b|\bheat-?map\b|\bwrite-ahead\b")
+"""Terms of the field that hold one of these words."""
+PYTHONS = {
+    "NotFound",
+    "reader",
+    "DictReader",
+    "FileNotFoundError",
+    "ModuleNotFoundError",
+    "PackageNotFoundError",
+}
+"""Names of the standard library and of HTTP that hold one of these words."""
 RECORD = re.compile(r"\b\w*(Options|Settings|Preprocess)\b")
 """Types of parameters that hold options."""
 LINES, PARAMETERS = (50, 60), (7, 8)
@@ -303,7 +319,8 @@ def old_words(trees: Iterable[ast.Module]) -> tuple[Counter[str], Counter[str]]:
             for identifier in _identifiers(node):
                 names.update(w for w in words_of_name(identifier) if w in wanted)
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                texts.update(w for w in re.findall(r"[a-z]+", node.value.lower()) if w in wanted)
+                words = re.findall(r"[a-z]+", FIELD.sub(" ", node.value.lower()))
+                texts.update(w for w in words if w in wanted - PLAIN)
     return names, texts
 
 

@@ -123,15 +123,15 @@ def split_attacks(texts: Sequence[str]) -> tuple[str, ...]:
     >>> split_attacks(["l2:1,0.5", "linf:8/255"])
     ('l2:0.5', 'l2:1', 'linf:8/255')
     """
-    found: list[str] = []
+    texts: list[str] = []
     for text in texts:
         norm, colon, radii = text.partition(":")
         parts = [f"{norm.strip()}{colon}{radius.strip()}" for radius in radii.split(",")]
-        found += parts if colon else [text]
-    order = list(dict.fromkeys(text.partition(":")[0] for text in found))
+        texts += parts if colon else [text]
+    order = list(dict.fromkeys(text.partition(":")[0] for text in texts))
     return tuple(
         sorted(
-            dict.fromkeys(found),
+            dict.fromkeys(texts),
             key=lambda text: (
                 order.index(text.partition(":")[0]),
                 parse_ball(text)[1],
@@ -148,10 +148,10 @@ def seconds(budget: str | None) -> float | None:
     """
     if budget is None:
         return None
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smh]?)\s*", budget)
-    if not found:
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smh]?)\s*", budget)
+    if not match:
         raise InputError(f"budget is {budget!r}, expected a time such as 90s, 10m or 1h.")
-    return float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[found[2]]
+    return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2]]
 
 
 def check_device(name: str) -> None:

@@ -86,7 +86,7 @@ def idle() -> None:
     _iterates.clear()
 
 
-def showing(points: Any, confidence: Any, names: Sequence[str]) -> None:
+def show_iterates(points: Any, confidence: Any, names: Sequence[str]) -> None:
     """These are the images of the search now; only a reference is held, the last one."""
     _iterates[:] = [Iterates(points, confidence, names)]
 

@@ -21,7 +21,7 @@ _TABLES = ("counterfactuals", "maps", "edits", "uvce")
 
 def explanations(here: Site, run: Run) -> dict[tuple[str, str], list[dict[str, str]]]:
     """By set and image: the runs that explain it, with the method and the place in their page."""
-    found: dict[tuple[str, str], list[dict[str, str]]] = defaultdict(list)
+    explanations: dict[tuple[str, str], list[dict[str, str]]] = defaultdict(list)
     weights = run.manifest.get("weights_hash")
     for name in here.folders.names() if weights else ():
         try:
@@ -35,8 +35,8 @@ def explanations(here: Site, run: Run) -> dict[tuple[str, str], list[dict[str, s
             continue  # the list of runs says what is wrong with it
         for image, shown in _images(run, facts, ids):
             place = f"growth-{anchor(shown)}"
-            found[image].append({"run": name, "method": method, "place": place})
-    return found
+            explanations[image].append({"run": name, "method": method, "place": place})
+    return explanations
 
 
 def _images(

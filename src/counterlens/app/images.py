@@ -177,10 +177,10 @@ def _set_of(group: str) -> str:
 
 def _facts(run: Run) -> dict[str, dict[str, tuple[str, ...]]]:
     """By image: groups of `audit --groups`, slices of `--slices`, tags of filters and reviewers."""
-    found: dict[str, dict[str, dict[str, None]]] = {}
+    by_image: dict[str, dict[str, dict[str, None]]] = {}
 
     def note(image: object, fact: str, *values: object) -> None:
-        known = found.setdefault(str(image), {}).setdefault(fact, {})
+        known = by_image.setdefault(str(image), {}).setdefault(fact, {})
         known.update(dict.fromkeys(map(str, values)))
 
     for row in run.table("group_values"):
@@ -195,7 +195,7 @@ def _facts(run: Run) -> dict[str, dict[str, tuple[str, ...]]]:
         note(verdict.item, "tag", *verdict.tags)
     return {
         image: {fact: tuple(values) for fact, values in facts.items()}
-        for image, facts in found.items()
+        for image, facts in by_image.items()
     }
 
 

@@ -26,7 +26,7 @@ _held: dict[Path, sqlite3.Connection] = {}
 
 @dataclass(frozen=True)
 class Item:
-    """One thing to judge.
+    """One item to judge.
 
     Args:
         id: its name in the store of verdicts.

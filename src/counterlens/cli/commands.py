@@ -63,15 +63,15 @@ class Choices(TyperGroup):
         try:
             return super().resolve_command(ctx, args)
         except Exception as error:
-            said = getattr(error, "message", "")
-            if said.startswith("No such command") and "Did you mean" not in said:
+            message = getattr(error, "message", "")
+            if message.startswith("No such command") and "Did you mean" not in message:
                 inside = [f"{g} {args[0]}" for g, one in self.commands.items() if _has(one, args)]
                 hint = (
                     f"Did you mean {ctx.command_path} {inside[0]}?"
                     if inside
                     else f"It has: {', '.join(self.commands)}."
                 )
-                error.message = f"{said} {hint}"  # type: ignore[attr-defined]
+                error.message = f"{message} {hint}"  # type: ignore[attr-defined]
             raise
 
 

@@ -1,6 +1,6 @@
 """The images of a search as it goes on, for whoever watches it: the app sets COUNTERLENS_LIVE.
 
-A thread writes what the search shows (`progress.showing`) to live.json in that folder, a few times
+A thread writes what the search shows (`progress.show_iterates`) to live.json there, a few times
 a second at most. The run itself is not touched, so that it is the same whether watched or not.
 """
 

@@ -35,7 +35,7 @@ class Finding:
 
 
 def refuse_if_failed(findings: Sequence[Finding]) -> None:
-    """Raise one line that names every failed check and the first thing to type."""
+    """Raise one line that names every failed check and what to type first."""
     failed = [finding for finding in findings if finding.status == "fail"]
     if not failed:
         return

@@ -1,7 +1,7 @@
 """What a network remembers of its training images: the statistics inside its batch norms.
 
 A trained batch norm stores the mean and variance of every channel over the training images. Shown
-similar images under the right normalisation, the first layers meet what they stored; under a wrong
+similar images under the right normalisation, the first layers see what they stored; under a wrong
 one they do not. No label is needed, and the pass stops after a few layers.
 """
 
@@ -88,7 +88,7 @@ def first_layers(net: nn.Module, u: Float[Tensor, "b c h w"]) -> list[Layer]:
 
 
 def gap(layers: list[Layer]) -> float:
-    """Mean gap of the layers between what they meet and what they stored; 0 is a perfect fit."""
+    """Mean gap of the layers between what they see and what they stored; 0 is a perfect fit."""
     count = len(layers[0].mean)
     return _gaps(layers, layers[0].mean.new_full((1, count), 1 / count)).item()
 

@@ -18,6 +18,7 @@ from counterlens.classifier import Classifier
 from counterlens.errors import InputError, first_line
 from counterlens.models.inert import read_lightning
 from counterlens.models.parts import head_name
+from counterlens.runs import atomic
 
 Weights = dict[str, Tensor]
 
@@ -76,6 +77,18 @@ def _read_safetensors(path: Path) -> Weights:
         raise InputError(
             f"{path} is no whole safetensors file ({_message(error)}). Fetch it again."
         ) from error
+
+
+def save_state(net: nn.Module, path: Path) -> None:
+    """All weights of a network as a safetensors file, whole or not at all."""
+    from safetensors.torch import save_file
+
+    state = {
+        key: value.detach().cpu().clone(memory_format=torch.contiguous_format)
+        for key, value in net.state_dict().items()
+    }
+    with atomic(path) as part:
+        save_file(state, part)
 
 
 def find_state(stored: object, name: str) -> tuple[Weights, str | None]:

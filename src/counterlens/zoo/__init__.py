@@ -77,7 +77,7 @@ def any_card(spec: str) -> dict[str, Any]:
 
 
 def cost(card: Mapping[str, Any]) -> tuple[int | None, float | None]:
-    """Epochs and seconds of a training and of all that it started from; None where untold."""
+    """Epochs and seconds of a training and of all that it started from; None where not stated."""
     stages: list[Mapping[str, Any]] = []
     stage: Mapping[str, Any] | None = card
     while stage:

@@ -49,7 +49,7 @@ def _after_explain(run: Any, _: Sequence[Any]) -> str:
     """The other view of the same pictures; after mistakes: the features that drive them."""
     settings = run.manifest["settings"]
     model, images = settings.get("model"), settings.get("images") or []
-    if run.manifest.get("audit"):  # an audit's mistakes, told by its folder
+    if run.manifest.get("audit"):  # an audit's mistakes: the model is its folder
         audited = Run.open(model).manifest
         data = audited["settings"].get("data")
         where = ("--data", data if isinstance(data, str) else "DATA", "--mask", "cam")

@@ -15,7 +15,7 @@ from counterlens.runs.headline import headline_keys, kind
 from counterlens.runs.keys import Unit, meaning, model_words, show_interval, show_number, verdict
 
 SENTENCES = 24
-"""At most so many pictures of an explanation are told on the terminal."""
+"""At most so many pictures of an explanation are described on the terminal."""
 WIDE = 160
 """Columns to use where the output is a file or a pipe: nothing is cut there."""
 COLOURS = {"fail": "red", "worse": "yellow", "best": "green", "do not quote": "red"}

@@ -29,16 +29,16 @@ def slices_by_id(folder: str) -> dict[str, str]:
 def members(folder: str, number: str) -> set[str]:
     """Ids of the images of a confirmed slice by its number, of all of them where it is empty."""
     own = slices_by_id(folder)
-    found = {
+    slices = {
         i for i, name in own.items() if name != NONE and number in ("", name.partition(":")[0])
     }
-    if not found:
+    if not slices:
         names = sorted(set(own.values()) - {NONE})
         has = "; ".join(names) if names else "none"
         if not number:
             raise InputError(f"{SPEC}{folder}: no slice of the run was confirmed.")
         raise InputError(f"slice is {number}, and the confirmed slices are: {has}.")
-    return found
+    return slices
 
 
 def open_slices(rest: str, *, name: str, size: tuple[int, int], channels: int) -> ImageSet:

@@ -25,7 +25,7 @@ from counterlens.errors import InputError
 from counterlens.metrics.similarity import changed_pixels, smoothness
 from counterlens.notation import EXPONENTS
 from counterlens.objectives import log_confidence
-from counterlens.progress import showing
+from counterlens.progress import show_iterates
 from counterlens.search import frozen
 from counterlens.search.apgd import apgd_from_afar
 from counterlens.types import Images, Labels, Scores
@@ -117,7 +117,7 @@ def raise_confidence(
 
     def objective(z: Images) -> Scores:
         scores = raised(z)
-        showing(z.detach(), scores.detach().exp(), names)
+        show_iterates(z.detach(), scores.detach().exp(), names)
         return scores
 
     with frozen(classifier):

@@ -131,7 +131,7 @@ def wrap(
 
 
 def sha_buffer(path: Path) -> Tensor:
-    """The hash of the file as a buffer, so that networks without parameters are told apart."""
+    """The hash of the file as a buffer, so that networks without parameters are distinguished."""
     return torch.tensor(list(bytes.fromhex(file_hash(path))), dtype=torch.uint8)
 
 

@@ -9,15 +9,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 from counterlens.classifier import Classifier
 from counterlens.errors import InputError
 from counterlens.models.parts import head_name
 from counterlens.models.specs import check_consent, parse
-from counterlens.models.weights import file_hash, fill, read_state
-from counterlens.runs import atomic, read_object, user_path, write_json
+from counterlens.models.weights import file_hash, fill, read_state, save_state
+from counterlens.runs import read_object, user_path, write_json
 
 CARD, WEIGHTS = "finetuned.json", "model.safetensors"
 
@@ -34,14 +33,7 @@ def save_finetuned(
         new_head: whether its last layer was replaced by one for other classes.
         facts: what else the card says: the data and the training.
     """
-    from safetensors.torch import save_file
-
-    state = {
-        key: value.detach().cpu().clone(memory_format=torch.contiguous_format)
-        for key, value in classifier.net.state_dict().items()
-    }
-    with atomic(folder / WEIGHTS) as path:
-        save_file(state, path)
+    save_state(classifier.net, folder / WEIGHTS)
     card = {
         "base": None if base is None else from_anywhere(base),
         "name": classifier.name,

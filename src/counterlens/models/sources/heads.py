@@ -8,16 +8,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from counterlens.classifier import Classifier
 from counterlens.errors import InputError
 from counterlens.models.nets.heads import one_head, with_three_heads
 from counterlens.models.sources.checkpoint import preprocess_of
 from counterlens.models.sources.finetuned import from_anywhere
 from counterlens.models.specs import check_consent
-from counterlens.models.weights import file_hash, fill, read_state
-from counterlens.runs import atomic, read_object, write_json
+from counterlens.models.weights import file_hash, fill, read_state, save_state
+from counterlens.runs import read_object, write_json
 
 CARD, WEIGHTS = "heads.json", "model.safetensors"
 
@@ -29,14 +27,7 @@ def save_heads(folder: Path, classifier: Classifier, base: str, facts: dict[str,
         base: spec of the model whose trunk it has.
         facts: what else the card says.
     """
-    from safetensors.torch import save_file
-
-    state = {
-        key: value.detach().cpu().clone(memory_format=torch.contiguous_format)
-        for key, value in classifier.net.state_dict().items()
-    }
-    with atomic(folder / WEIGHTS) as path:
-        save_file(state, path)
+    save_state(classifier.net, folder / WEIGHTS)
     card = {
         "base": from_anywhere(base),
         "name": classifier.name,

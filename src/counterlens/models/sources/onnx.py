@@ -223,9 +223,9 @@ def _convert(path: Path) -> nn.Module:
         graph = onnx.load(str(path))
         for node in graph.graph.node:  # torch's exporter sets allowzero, which onnx2torch refuses;
             if node.op_type == "Reshape":  # it matters to images of no pixels alone
-                kept = [a for a in node.attribute if a.name != "allowzero"]
+                attributes = [a for a in node.attribute if a.name != "allowzero"]
                 del node.attribute[:]
-                node.attribute.extend(kept)
+                node.attribute.extend(attributes)
         try:
             net: nn.Module = onnx2torch.convert(graph)
         except NotImplementedError:  # operators of newer opsets than it knows, in their older form

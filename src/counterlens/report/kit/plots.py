@@ -1,6 +1,6 @@
 """Drawings as inline SVG: light, printable, and coloured by the page's own CSS variables.
 
-Series are told apart by colour, by dash and by marker, so that no reader depends on colour.
+Series are distinguished by colour, by dash and by marker, so that no reader depends on colour.
 Every drawing says in words what it shows, for readers who cannot see it.
 """
 

@@ -139,16 +139,16 @@ def _lead(run: Run, summary: Sequence[Mapping[str, Any]]) -> str:
 
 def _failing(model: str, summary: Sequence[Mapping[str, Any]]) -> str:
     """Where a model fails, in a sentence with its value and the best one."""
-    told = []
+    failed = []
     for row in summary:
         if row["model"] == model and row["status"] == "fail":
             best = next(
                 (r for r in summary if r["key"] == row["key"] and r["status"] == "best"), None
             )
             against = f" against {_value(best)} of {best['model']}" if best else ""
-            told.append(f"{row['label']} ({_value(row)}{against})")
-    more = f" and {len(told) - 3} more" if len(told) > 3 else ""
-    return f"{model} fails on {'; '.join(told[:3])}{more}."
+            failed.append(f"{row['label']} ({_value(row)}{against})")
+    more = f" and {len(failed) - 3} more" if len(failed) > 3 else ""
+    return f"{model} fails on {'; '.join(failed[:3])}{more}."
 
 
 def _value(row: Mapping[str, Any]) -> str:

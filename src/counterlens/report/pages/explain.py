@@ -93,9 +93,9 @@ def _strips(run: Run, rows: Sequence[Mapping[str, Any]], table: str) -> list[Blo
         place = f"{table}-{number}-{anchor(target)}"
         strip = Strip(towards, text, pictures, place)
         if tellable(first):
-            told = headline_row(part)
-            words = Text(f"{sentence(told)}. {second_opinion(told)}.")
-            slider = _slider(run, told)
+            headline = headline_row(part)
+            words = Text(f"{sentence(headline)}. {second_opinion(headline)}.")
+            slider = _slider(run, headline)
             strips += [words, *([slider] if slider else []), strip]
         else:
             fading = [_fading(run, row) for row in part if row.get("coloured")]

@@ -111,7 +111,7 @@ def _sizes(models: Sequence[_Facts], keys: Sequence[str], values: _Values) -> li
 
 
 def _filter(row: _Facts) -> str:
-    """A set was mined with this model: it stands apart from its kin."""
+    """A set was mined with this model: it is shown apart from its family."""
     return " (filter of the set)" if row.get("filter") else ""
 
 
@@ -145,7 +145,7 @@ def _alike(
     values: _Values,
     paired: Sequence[Mapping[str, Any]],
 ) -> list[Block]:
-    """Models that differ in one thing alone, side by side per metric."""
+    """Models that differ in one aspect alone, side by side per metric."""
     other = next(k for k in ("training", "attention") if k != what)
     near = _GATED_SIZE if what == "attention" else _SAME_SIZE
     blocks: list[Block] = []

@@ -68,7 +68,7 @@ _PAIRS = (
     "about their losses alone; AUC, WC-AUC and MMC are of other sets than the paper’s. From stored "
     "audits, whatever was audited again."
 )
-_DIFFERS = "The two sides do not measure the same thing where one of these differs."
+_DIFFERS = "The two sides do not measure the same quantity where one of these differs."
 _ORIGINS = (
     "Failure cases by the limits in docs/papers/ratio2020.md. The card of a row, with the command "
     "that trains it where its weights are not shipped: counterlens zoo RECIPE. Audit it again: "

@@ -145,7 +145,7 @@ def load_all(
 def pictures_given(given: Any, limit: int | None, seed: int) -> list[Given]:
     """Images to be explained, one or several, as paths, specs and sets of images.
 
-    Of a whole data set `limit` images are drawn, 16 unless told; of arrays and lists all count.
+    Of a whole data set `limit` images are drawn, 16 by default; of arrays and lists all count.
     """
     names = isinstance(given, tuple) and all(isinstance(one, str | Path) for one in given)
     parts = list(given) if names or isinstance(given, list) else None

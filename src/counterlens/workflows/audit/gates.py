@@ -1,4 +1,4 @@
-"""Release gates of an audit: refused before anything is loaded where no audit could meet them.
+"""Release gates of an audit: refused before anything is loaded where no audit could satisfy them.
 
 Modules that load torch are imported only where the audit was asked for what they know.
 """

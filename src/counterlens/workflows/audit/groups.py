@@ -175,7 +175,7 @@ def _measured(metric: str, groups: Groups, number: Any) -> _Measure:
 def _ood(
     sets: Mapping[str, LogitSet], inside: LogitSet, groups: Groups, score: Values
 ) -> list[_Measure]:
-    """How well each group is told apart from each unknown set."""
+    """How well each group is distinguished from each unknown set."""
     measures = []
     for name, one in sets.items():
         if one.role != "ood" or one.logits.shape[1] != inside.logits.shape[1]:

@@ -17,6 +17,7 @@ from counterlens.images import ImageSet
 from counterlens.models.nets.heads import FACTORS, EveryHead, three_heads
 from counterlens.predictions import predict
 from counterlens.runs import Number
+from counterlens.workflows.audit.labelled import cue_votes
 from counterlens.workflows.audit.outputs import Outputs
 from counterlens.workflows.audit.protocol import Protocol
 
@@ -62,12 +63,9 @@ def _accuracy(name: str, logits: Tensor, protocol: Protocol, rows: Tensor) -> di
 def _bias(
     name: str, logits: Tensor, images: ImageSet, protocol: Protocol, rows: Tensor
 ) -> dict[str, Number]:
-    textures = images.extra.get("texture_labels")
-    if textures is None or protocol.matching.map.rule != "mean":
+    votes = cue_votes(images, protocol, logits, rows)
+    if votes is None:
         return {}
-    texture = torch.from_numpy(protocol.matching.relabel(np.asarray(textures, dtype=np.int64)))
-    shape = torch.from_numpy(protocol.labels)
-    votes = metrics.cue_votes(logits, shape[rows], texture[rows], protocol.matching.map.groups)
     return {f"heads.{name}.shape_bias": metrics.shape_number(votes, protocol=protocol.text)}
 
 

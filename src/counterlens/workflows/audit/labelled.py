@@ -95,18 +95,25 @@ def _cues(
     images: ImageSet, protocol: Protocol, outputs: Tensor, reported: Tensor
 ) -> dict[str, Number]:
     """Shape and texture bias, where the pictures carry two cues."""
-    textures = images.extra.get("texture_labels")
-    if textures is None or protocol.matching.map.rule != "mean":
+    votes = cue_votes(images, protocol, outputs[reported], reported)
+    if votes is None:
         return {}
-    texture = torch.from_numpy(protocol.matching.relabel(np.asarray(textures, dtype=np.int64)))
-    shape = torch.from_numpy(protocol.labels)
-    votes = metrics.cue_votes(
-        outputs[reported], shape[reported], texture[reported], protocol.matching.map.groups
-    )
     return {
         "bias.shape": metrics.shape_number(votes, protocol=protocol.text),
         "bias.texture": metrics.texture_number(votes, protocol=protocol.text),
     }
+
+
+def cue_votes(
+    images: ImageSet, protocol: Protocol, logits: Tensor, rows: Tensor
+) -> metrics.CueVotes | None:
+    """Which cue the outputs of some rows go with; None where pictures do not carry two cues."""
+    textures = images.extra.get("texture_labels")
+    if textures is None or protocol.matching.map.rule != "mean":
+        return None
+    texture = torch.from_numpy(protocol.matching.relabel(np.asarray(textures, dtype=np.int64)))
+    shape = torch.from_numpy(protocol.labels)
+    return metrics.cue_votes(logits, shape[rows], texture[rows], protocol.matching.map.groups)
 
 
 def background_gap(outputs_of: Outputs, images: ImageSet) -> dict[str, Number]:

@@ -15,15 +15,20 @@ from counterlens.workflows.audit.settings import Settings
 
 @dataclass(frozen=True)
 class Outputs:
-    """Outputs of one model, computed once and stored for a resumed run."""
+    """Outputs of one model, computed once and stored for a resumed run.
+
+    Args:
+        what: the word by which they are stored.
+    """
 
     run: Run
     classifier: Classifier
     settings: Settings
+    what: str = "outputs"
 
     def __call__(self, images: ImageSet, role: str) -> Tensor:
         """Outputs for a whole set, from the state of an interrupted run where it has them."""
-        path = self.run.path("state", f"outputs-{role}-{key_part(images.name)}.npy")
+        path = self.run.path("state", f"{self.what}-{role}-{key_part(images.name)}.npy")
         if path.exists():
             return torch.from_numpy(np.load(path))
         outputs = predict(

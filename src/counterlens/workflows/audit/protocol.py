@@ -133,7 +133,7 @@ class Inside:
     def against(self, other: ImageSet, classifier: Classifier) -> "Inside":
         """The view that an unknown set's own protocol asks for.
 
-        ImageNet-O is told apart from ImageNet images of 200 classes, over these 200 outputs; a
+        ImageNet-O is distinguished from ImageNet images of 200 classes, over these 200 outputs; a
         frozen set of strangers from images of the classes on its card.
         """
         if self.protocol.matching.map.rule != "subset":

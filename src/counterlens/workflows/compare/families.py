@@ -1,4 +1,4 @@
-"""Families of models: names, what is told of them, and the tables of a comparison.
+"""Families of models: names, their stated facts, and the tables of a comparison.
 
 Paper: Hendrycks et al. 2021, Natural Adversarial Examples (section 4.2 and appendix: Figures 8 to
        11, 13 to 15 compare training schemes, squeeze and excitation, and sizes).

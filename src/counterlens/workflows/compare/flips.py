@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Bool
 
 from counterlens.runs import LogitSet, Number, key_part
-from counterlens.workflows.compare.pairs import common_rows, known_set, right_rows
+from counterlens.workflows.compare.pairs import right_rows, with_first
 
 KINDS = ("negative", "positive")
 
@@ -43,22 +43,16 @@ def flip_results(
 
     The keys are flips.negative and flips.positive for two models, flips.NAME.negative for more.
     """
-    names = list(logits)
-    first = names[0]
+    first = next(iter(logits))
     numbers: dict[str, Number] = {}
     rows: list[dict[str, Any]] = []
-    for name in names[1:]:
-        inside = known_set(logits[first], logits[name])
-        if inside is None:
-            continue
-        one, two = logits[first][inside], logits[name][inside]
-        left, right = common_rows(one, two)
+    for name, inside, one, two, (left, right) in with_first(logits):
         known = one.labels[left] >= 0
         left, right = left[known], right[known]
         if not len(left):
             continue
         where = f"{len(left):,} images of {inside} that both {first} and {name} saw"
-        part = "flips" if len(names) == 2 else f"flips.{key_part(name)}"
+        part = "flips" if len(logits) == 2 else f"flips.{key_part(name)}"
         for kind, flipped in flips(right_rows(one, left), right_rows(two, right)).items():
             numbers[f"{part}.{kind}"] = flip_rate(flipped, kind, where)
             rows += [{"model": name, "flip": kind, "image": one.ids[int(i)]} for i in left[flipped]]

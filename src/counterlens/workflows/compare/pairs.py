@@ -7,7 +7,7 @@ Differs: nothing. Calibration is compared by log-likelihood, a proper score and 
        ECE is neither: its bias depends on the model, so a difference of two has no interval here.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
 from math import sqrt
@@ -292,6 +292,22 @@ def common_rows(one: LogitSet, two: LogitSet) -> tuple[Any, Any]:
     both = [(i, place[name]) for i, name in enumerate(one.ids) if name in place]
     left, right = np.asarray(both, dtype=np.int64).reshape(-1, 2).T
     return left, right
+
+
+def with_first(
+    logits: Mapping[str, Mapping[str, LogitSet]],
+) -> Iterator[tuple[str, str, LogitSet, LogitSet, tuple[Any, Any]]]:
+    """Each later model beside the first on the images of a known set that both saw.
+
+    Yields:
+        its name; the set; the logits of both; the rows of each that show the same images.
+    """
+    first, *later = logits
+    for name in later:
+        inside = known_set(logits[first], logits[name])
+        if inside is not None:
+            one, two = logits[first][inside], logits[name][inside]
+            yield name, inside, one, two, common_rows(one, two)
 
 
 def right_rows(logits: LogitSet, rows: Any) -> Any:

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Float64
 
 from counterlens.runs import LogitSet, Number, key_part
-from counterlens.workflows.compare.pairs import Z, common_rows, known_set
+from counterlens.workflows.compare.pairs import Z, with_first
 
 LISTED = 50
 """Images that are listed at most."""
@@ -26,21 +26,15 @@ def parity_results(
 
     The keys are parity.same_answer and so on for two models, parity.NAME.same_answer for more.
     """
-    names = list(logits)
-    first = names[0]
+    first = next(iter(logits))
     numbers: dict[str, Number] = {}
     rows: list[dict[str, Any]] = []
-    for name in names[1:]:
-        inside = known_set(logits[first], logits[name])
-        if inside is None:
-            continue
-        one, two = logits[first][inside], logits[name][inside]
-        left, right = common_rows(one, two)
+    for name, inside, one, two, (left, right) in with_first(logits):
         if not len(left) or one.logits.shape[1] != two.logits.shape[1]:
             continue
         a, b = (np.asarray(k.logits[i], dtype=np.float64) for k, i in ((one, left), (two, right)))
         where = f"{len(left):,} images of {inside} that both {first} and {name} saw"
-        part = "parity" if len(names) == 2 else f"parity.{key_part(name)}"
+        part = "parity" if len(logits) == 2 else f"parity.{key_part(name)}"
         numbers |= {f"{part}.{key}": number for key, number in parity(a, b, where).items()}
         gaps = np.abs(a - b).max(1)
         rows += [

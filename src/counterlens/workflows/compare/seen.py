@@ -12,7 +12,7 @@ from typing import Any
 from counterlens.report.pages.chapter import latest
 from counterlens.runs import Run, atomic, key_part
 
-Change = tuple[str, str, str, float]
+ChangeKey = tuple[str, str, str, float]
 """Picture, target, norm and radius: what models must share to be put side by side."""
 
 
@@ -37,15 +37,25 @@ def seen_rows(runs: Mapping[str, Run]) -> list[dict[str, Any]]:
     ]
 
 
-def _changes(run: Run) -> dict[Change, dict[str, Any]]:
+def _changes(run: Run) -> dict[ChangeKey, dict[str, Any]]:
     """The counterfactuals of an audit's newest explanation."""
     explained = latest(run) if run.manifest["command"] == "audit" else None
     if explained is None:
         return {}
-    kept = ("id", "label", "predicted", "confidence", "target", "before", "after", "norm", "radius")
+    columns = (
+        "id",
+        "label",
+        "predicted",
+        "confidence",
+        "target",
+        "before",
+        "after",
+        "norm",
+        "radius",
+    )
     return {
         (str(row["id"]), str(row["target"]), str(row["norm"]), float(row["radius"])): {
-            **{name: row.get(name) for name in kept},
+            **{name: row.get(name) for name in columns},
             "original": str(explained.file(row["original"])),
             "image": str(explained.file(row["image"])),
         }

@@ -19,7 +19,7 @@ from counterlens.workflows._shared.session import logger, running
 from counterlens.workflows.curate.options import ClassesOptions
 from counterlens.workflows.curate.pool import (
     ClassFrame,
-    Parts,
+    PoolParts,
     choose_frame,
     filter_facts,
     labelled,
@@ -40,7 +40,7 @@ def choose_classes(pool: Sequence[str], options: ClassesOptions) -> Result:
     loaded = load_models(
         [model], device=options.device, trust_remote_code=options.trust_remote_code
     )
-    parts = Parts.open(specs, alias=options.alias, limit=None, seed=0)
+    parts = PoolParts.open(specs, alias=options.alias, limit=None, seed=0)
     parts.need_labels()
     frame = choose_frame(loaded, parts, "pool")
     choices = _propose(loaded[0], parts, frame, options)
@@ -76,7 +76,7 @@ def _check(options: ClassesOptions) -> None:
 
 
 def _propose(
-    model: Classifier, parts: Parts, frame: ClassFrame, options: ClassesOptions
+    model: Classifier, parts: PoolParts, frame: ClassFrame, options: ClassesOptions
 ) -> list[Choice]:
     """The verdict on every class of the pool that the model knows."""
     labels = labelled(parts, frame, model).images.labels

@@ -30,7 +30,7 @@ from counterlens.runs.keys import model_words
 from counterlens.types import Logits
 from counterlens.workflows._shared.session import Log
 from counterlens.workflows.audit.network_facts import network_facts
-from counterlens.workflows.curate.pool import ClassFrame, Parts, labelled, load_models
+from counterlens.workflows.curate.pool import ClassFrame, PoolParts, labelled, load_models
 from counterlens.workflows.curate.sharded import Where, in_shards
 from counterlens.workflows.curate.transfer import (
     Answering,
@@ -208,7 +208,7 @@ def _target(
     run: Run, rows: Sequence[Mapping[str, Any]], first: Classifier, adversarial: bool
 ) -> TransferTarget:
     settings = run.manifest["settings"]
-    parts = Parts.open(
+    parts = PoolParts.open(
         settings["pool"], alias=settings["alias"], limit=settings["limit"], seed=settings["seed"]
     )
     classes = tuple(classes_of(run))

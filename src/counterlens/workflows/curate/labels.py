@@ -71,10 +71,10 @@ def labels(data: object, options: LabelsOptions) -> Result:
         run.note(model=headline(spec, classifier), kind=KIND)
         run.note(data_fingerprint=images.fingerprint)
         probs = out_of_fold(classifier, images, options)
-        found, counted = doubtful(probs, images.labels)
-        run.add_numbers(_numbers(probs, found, images, options))
-        _write(run, images, probs, found, counted, options.most)
-        log(f"{len(found.rows)} of {len(images)} labels are in doubt")
+        suspects, counted = doubtful(probs, images.labels)
+        run.add_numbers(_numbers(probs, suspects, images, options))
+        _write(run, images, probs, suspects, counted, options.most)
+        log(f"{len(suspects.rows)} of {len(images)} labels are in doubt")
     log(f"next: counterlens curate review {run.folder} --reviewer NAME; reject wrong labels")
     return Result(run)
 
@@ -102,31 +102,33 @@ def out_of_fold(classifier: Classifier, images: ImageSet, options: LabelsOptions
     tried = np.zeros((len(STRENGTHS), len(images), len(images.classes)))
     for k in range(options.folds):
         with within(f"fold {k + 1} of {options.folds}"):
-            tried[:, folds == k] = _asked(x.astype(np.float64), images.labels, folds == k, images)
+            tried[:, folds == k] = _held_out(
+                x.astype(np.float64), images.labels, folds == k, images
+            )
     own = tried[:, np.arange(len(images)), images.labels]
     best: Probabilities = tried[int(np.log(np.maximum(own, 1e-300)).mean(1).argmax())]
     return best
 
 
-def _asked(x: Matrix, y: Codes, asked: np.ndarray, images: ImageSet) -> np.ndarray:
+def _held_out(x: Matrix, y: Codes, fold: np.ndarray, images: ImageSet) -> np.ndarray:
     """Probabilities of some images by softmax regressions on the others, one for each strength."""
-    scale, classes, rows = Scale.of(x[~asked]), len(images.classes), []
+    scale, classes, rows = Scale.of(x[~fold]), len(images.classes), []
     now = Start(np.zeros((classes, x.shape[1])), np.zeros(classes), np.ones(classes, dtype=bool))
     for strength in STRENGTHS:
-        now = logistic(scale.apply(x[~asked]), y[~asked], now, strength=strength)
-        rows.append(softmax(scale.apply(x[asked]) @ now.weight.T + now.bias, axis=1))
+        now = logistic(scale.apply(x[~fold]), y[~fold], now, strength=strength)
+        rows.append(softmax(scale.apply(x[fold]) @ now.weight.T + now.bias, axis=1))
     return np.stack(rows)
 
 
 def _numbers(
-    probs: Probabilities, found: Suspects, images: ImageSet, options: LabelsOptions
+    probs: Probabilities, suspects: Suspects, images: ImageSet, options: LabelsOptions
 ) -> dict[str, Number]:
     import torch
 
     text = f"out of fold, {options.folds} folds, softmax regression on features"
     right = torch.from_numpy(probs.argmax(1) == images.labels)
     flagged = torch.zeros(len(images), dtype=torch.bool)
-    flagged[torch.from_numpy(found.rows)] = True
+    flagged[torch.from_numpy(suspects.rows)] = True
     return {
         "labels.agree": metrics.share(right, f"answers that are the label; {text}"),
         "labels.doubtful": metrics.share(
@@ -136,12 +138,12 @@ def _numbers(
 
 
 def _write(
-    run: Run, images: ImageSet, probs: Probabilities, found: Suspects, counted: Codes, most: int
+    run: Run, images: ImageSet, probs: Probabilities, suspects: Suspects, counted: Codes, most: int
 ) -> None:
     """The shortlist with its pictures, as the review reads it."""
     rows, gallery = [], []
     for rank, (i, score) in enumerate(
-        zip(found.rows[:most].tolist(), found.score[:most].tolist(), strict=True), 1
+        zip(suspects.rows[:most].tolist(), suspects.score[:most].tolist(), strict=True), 1
     ):
         pixels, blob = images.read(i), encoded(images.read, i)
         name = f"images/doubt-{rank:04d}{suffix_of(blob)}"

@@ -56,7 +56,7 @@ class Pool:
 
 
 @dataclass(frozen=True)
-class Parts:
+class PoolParts:
     """The sets of a pool as they were opened."""
 
     sets: tuple[ImageSet, ...]
@@ -65,7 +65,7 @@ class Parts:
     @classmethod
     def open(
         cls, specs: Sequence[str], *, alias: Sequence[str] = (), limit: int | None, seed: int
-    ) -> "Parts":
+    ) -> "PoolParts":
         """Open the sets; what cannot be used is excluded.
 
         Args:
@@ -117,7 +117,7 @@ def load_models(specs: Sequence[str], *, device: str, trust_remote_code: bool) -
     return [single_label(one, "curation") for one in loaded]
 
 
-def choose_frame(models: Sequence[Classifier], parts: Parts, wanted: str) -> ClassFrame:
+def choose_frame(models: Sequence[Classifier], parts: PoolParts, wanted: str) -> ClassFrame:
     """The classes in which images are judged.
 
     Args:
@@ -174,7 +174,7 @@ def _places(model_classes: Sequence[str], part: ImageSet) -> list[int]:
     return [i for i, _ in pair_classes(model_classes, part.classes)]
 
 
-def labelled(parts: Parts, frame: ClassFrame, first: Classifier) -> Pool:
+def labelled(parts: PoolParts, frame: ClassFrame, first: Classifier) -> Pool:
     """The pool with labels as columns of the frame."""
     column = {output: k for k, output in enumerate(frame.columns[0])}
     labels = []
@@ -188,7 +188,7 @@ def labelled(parts: Parts, frame: ClassFrame, first: Classifier) -> Pool:
     return Pool(join_parts(parts.sets, np.concatenate(labels)), sets, own, parts.excluded)
 
 
-def matches(parts: Parts, first: Classifier) -> list[dict[str, object]]:
+def matches(parts: PoolParts, first: Classifier) -> list[dict[str, object]]:
     """Which class of each set is which of the filter's."""
     rows: list[dict[str, object]] = []
     for part in parts.sets:

@@ -30,8 +30,8 @@ from counterlens.workflows.curate.failure_modes import probe
 from counterlens.workflows.curate.options import AdversarialOptions, Mining, OodOptions
 from counterlens.workflows.curate.pool import (
     ClassFrame,
-    Parts,
     Pool,
+    PoolParts,
     choose_frame,
     filter_facts,
     judge_pool,
@@ -203,12 +203,14 @@ def _mine_ood(
         job.low_level(funnel.rows, known, np.arange(len(known)))
 
 
-def _opened(specs: Sequence[str], options: Mining) -> tuple[list[Classifier], Parts]:
+def _opened(specs: Sequence[str], options: Mining) -> tuple[list[Classifier], PoolParts]:
     """The filters and the sets of the pool."""
     models = load_models(
         options.filters, device=options.device, trust_remote_code=options.trust_remote_code
     )
-    return models, Parts.open(specs, alias=options.alias, limit=options.limit, seed=options.seed)
+    return models, PoolParts.open(
+        specs, alias=options.alias, limit=options.limit, seed=options.seed
+    )
 
 
 def _running(
@@ -276,7 +278,7 @@ def _screens(job: _Mining, known: Sequence[ImageSet], copies: Copies) -> tuple[R
 
 
 def _foreign(
-    parts: Parts, models: Sequence[Classifier]
+    parts: PoolParts, models: Sequence[Classifier]
 ) -> tuple[np.ndarray, list[dict[str, object]]]:
     """Whether each image's class is none of any filter's, and which classes are not."""
     flags: list[np.ndarray] = []

@@ -28,8 +28,8 @@ from counterlens.workflows._shared.session import Log, logger, running
 from counterlens.workflows.curate.options import TriageOptions
 from counterlens.workflows.curate.pool import (
     ClassFrame,
-    Parts,
     Pool,
+    PoolParts,
     choose_frame,
     filter_facts,
     judge_pool,
@@ -54,7 +54,7 @@ def triage(pool: Sequence[str], options: TriageOptions) -> Result:
     loaded = load_models(
         options.models, device=options.device, trust_remote_code=options.trust_remote_code
     )
-    parts = Parts.open(specs, alias=options.alias, limit=options.limit, seed=options.seed)
+    parts = PoolParts.open(specs, alias=options.alias, limit=options.limit, seed=options.seed)
     parts.need_labels()
     frame = choose_frame(loaded, parts, options.label_space)
     whole = labelled(parts, frame, loaded[0])

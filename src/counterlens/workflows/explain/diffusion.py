@@ -34,7 +34,7 @@ from counterlens.explanations.counterfactuals.uvce import (
 from counterlens.generators.diffusion.cutouts import seen
 from counterlens.generators.diffusion.recompute import StoredSteps
 from counterlens.metrics.generation import psnr
-from counterlens.progress import showing
+from counterlens.progress import show_iterates
 from counterlens.runs import Number, Run, read_json, write_json
 from counterlens.search import frozen
 from counterlens.search.adam import Iterate
@@ -157,9 +157,11 @@ def _write_prepared(run: Run, i: int, x: torch.Tensor, one: Prepared) -> None:
     name = f"{i:03d}"
     again = one.inversion.images[0].cpu()
     words = []
-    for k, (word, heat) in enumerate(list(one.words[0].items())[:WORDS]):
+    for k, (word, attention) in enumerate(list(one.words[0].items())[:WORDS]):
         file = f"{name}-word-{k:02d}.png"
-        words.append({"word": word, "image": save(run, file, heat.cpu()[None].expand(3, -1, -1))})
+        words.append(
+            {"word": word, "image": save(run, file, attention.cpu()[None].expand(3, -1, -1))}
+        )
     mask = one.masks[0].cpu()
     known = {
         "reconstruction": save(run, f"{name}-reconstruction.png", again),
@@ -198,7 +200,7 @@ def _make(
                 f"mean score {now.judged.mean().item():.3f}")  # fmt: skip
         with torch.no_grad():
             sure = term.on_crops(seen(now.points.detach(), term.side)[:, None])[:, 0].exp()
-        showing(now.points.detach(), sure, names)
+        show_iterates(now.points.detach(), sure, names)
         shown = [x.detach().cpu() for x in now.points[:16]]
         images.write_png(job.run.path("images", "preview.png"), images.tile(shown, columns=8))
 

@@ -22,7 +22,7 @@ from counterlens.explanations.figure import Panel
 from counterlens.generators.diffusion.cutouts import seen
 from counterlens.generators.diffusion.memory import rows_at_a_time
 from counterlens.metrics.similarity import changed_pixels, smoothness
-from counterlens.progress import showing
+from counterlens.progress import show_iterates
 from counterlens.runs import Number, atomic
 from counterlens.search import frozen
 from counterlens.types import Images, Labels
@@ -115,7 +115,7 @@ def _batch(
     def report(i: int, images: Images) -> None:
         with torch.no_grad():
             sure = terms[0].on_crops(seen(images, terms[0].side)[:, None])[:, 0].exp()
-        showing(images, sure, wanted)
+        show_iterates(images, sure, wanted)
         if i % 20 == 0:
             job.log(f"  step {i} of {settings.start}")
 

@@ -350,11 +350,13 @@ def _numbers(
                 float(values.mean()), len(values), low, high, protocol
             )
     for way in WAYS:
-        numbers |= _kept(start, way, [row for row in rows if row["how"] == way], protocol)
+        numbers |= _unchanged(start, way, [row for row in rows if row["how"] == way], protocol)
     return numbers
 
 
-def _kept(start: str, way: str, rows: Sequence[dict[str, Any]], protocol: str) -> dict[str, Number]:
+def _unchanged(
+    start: str, way: str, rows: Sequence[dict[str, Any]], protocol: str
+) -> dict[str, Number]:
     """Was the object kept? By its pixels, and by the answer where that was the class before."""
     inside = np.array([row["inside"] for row in rows], dtype=np.float64)
     low, high = mean_interval(inside, (0.0, 1.0)) if len(inside) > 1 else (None, None)

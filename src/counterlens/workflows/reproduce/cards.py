@@ -38,7 +38,7 @@ def with_audit(
         card: of the model; its own numbers and temperature are replaced.
         run: a finished audit.
         seen: out-distribution sets that share the distribution which models of the comparison
-            were trained against; they stay out of every row's mean. Noise is told by its spec.
+            were trained against; they stay out of every row's mean. Noise is known by its spec.
         also: numbers of these weights measured elsewhere, and the kinds of their sets:
             {"weights_sha256", "numbers", "ood"}. What the audit measured itself wins.
     """

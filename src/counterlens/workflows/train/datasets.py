@@ -267,7 +267,7 @@ class Batches:
 
 
 class _Stream:
-    """Pictures read by worker processes ahead of the updates that want them."""
+    """Pictures read by worker processes before the updates that use them."""
 
     def __init__(
         self, images: ImageSet, preprocess: Preprocess, rows: Callable[[int], list[int]]

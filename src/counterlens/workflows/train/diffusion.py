@@ -1,4 +1,4 @@
-"""Train the small latent diffusion model that every method can run with on a bare machine.
+"""Train the small latent diffusion model that every method can run with without a download.
 
 Three stages in one run, each resumable to the bit on a CPU: an autoencoder; text encoder and UNet
 together on its latents; samples and numbers. Stage two has a constant rate and an average of the

@@ -290,7 +290,7 @@ def device_name(device: torch.device) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """`python -m counterlens.workflows.train.run`: for `accelerate launch` and bare machines."""
+    """`python -m counterlens.workflows.train.run`, for `accelerate launch`."""
     parser = entry_point.parser(train.__doc__, TrainOptions)
     parser.add_argument("recipe", nargs="?")
     given = vars(parser.parse_args(arguments))

@@ -23,7 +23,7 @@ from counterlens.types import Images
 from counterlens.workflows.audit.settings import Settings
 
 _CLEAR = "\r\033[K"  # start of the line, and nothing on it
-_FIRST, _LONG = 3.0, 30.0  # seconds until a duration is told, and those worth telling
+_FIRST, _LONG = 3.0, 30.0  # seconds until a duration is reported, and those worth reporting
 
 
 def pixels(images: ImageSet, rows: Int64[np.ndarray, "n"], classifier: Classifier) -> Images:

@@ -1,4 +1,4 @@
-"""What an audit is told of attacks, as balls."""
+"""The attack specs of an audit, as balls."""
 
 from counterlens.ball import Ball
 from counterlens.notation import parse_ball

@@ -1,4 +1,4 @@
-"""How far an unknown set is told apart by confidence alone."""
+"""How far an unknown set is distinguished by confidence alone."""
 
 from counterlens import metrics
 from counterlens.images import ImageSet
@@ -9,7 +9,7 @@ from counterlens.workflows.audit.protocol import Inside
 
 
 def detection(outputs_of: Outputs, other: ImageSet, inside: Inside) -> None:
-    """How far an unknown set is told apart by confidence alone."""
+    """How far an unknown set is distinguished by confidence alone."""
     view = inside.against(other, outputs_of.classifier)
     logits = view.protocol.logits(outputs_of(other, "ood"))
     run = outputs_of.run

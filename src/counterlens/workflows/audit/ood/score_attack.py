@@ -70,7 +70,7 @@ def attack_scores(
     fits: Mapping[str, FittedScore],
     columns: ClassColumns,
 ) -> None:
-    """Raise each differentiable score around unknown images and ask again who is told apart.
+    """Raise each differentiable score around unknown images and ask again who is distinguished.
 
     Args:
         fits: the scores with their constants on the device of the classifier.

@@ -26,13 +26,13 @@ from counterlens.metrics.ood_scores import (
     parse_scores,
 )
 from counterlens.models.parts import FeatureNet, head
-from counterlens.predictions import predict
 from counterlens.progress import doing
 from counterlens.runs import Run, atomic, key_part
 from counterlens.types import Labels, Scores
 from counterlens.workflows.audit.attacks.search import pixels
 from counterlens.workflows.audit.ood.score_attack import ClassColumns, attack_scores
 from counterlens.workflows.audit.ood.tables import Scored, set_numbers, write_tables
+from counterlens.workflows.audit.outputs import Outputs
 from counterlens.workflows.audit.protocol import Inside, Protocol, choose
 from counterlens.workflows.audit.settings import Settings
 from counterlens.workflows.audit.temperature import set_apart
@@ -137,11 +137,11 @@ def fit_images(
 
 
 class LastLayerInputs:
-    """What enters the last linear layer, once per set, kept for a resumed run."""
+    """What enters the last linear layer, once per set, stored for a resumed run."""
 
     def __init__(self, run: Run, classifier: Classifier, settings: Settings) -> None:
         net = FeatureNet(classifier)
-        self.head, self.run, self.settings = head(classifier), run, settings
+        self.head = head(classifier)
         self.model = Classifier(
             net,
             self.head.in_features,
@@ -150,21 +150,11 @@ class LastLayerInputs:
             preprocess=classifier.preprocess,
             name=classifier.name,
         )
+        self.outputs = Outputs(run, self.model, settings, "features")
 
     def __call__(self, images: ImageSet, role: str) -> Float[Tensor, "n d"]:
         """Features of a whole set."""
-        path = self.run.path("state", f"features-{role}-{key_part(images.name)}.npy")
-        if path.exists():
-            return torch.from_numpy(np.load(path))
-        outputs = predict(
-            self.model,
-            images,
-            batch=self.settings.batch or "auto",
-            workers="auto" if self.settings.workers is None else self.settings.workers,
-            progress=not self.settings.quiet,
-            out=path,
-        )
-        return torch.as_tensor(outputs.logits)
+        return self.outputs(images, role)
 
 
 class ScoreBench:
@@ -195,7 +185,7 @@ class ScoreBench:
         self._inside: dict[ClassColumns, dict[str, Scores]] = {}
 
     def of(self, other: ImageSet, outputs: Tensor, view: Inside, rows: Tensor) -> dict[str, Scored]:
-        """Every score of an unknown set and of the known images that it is told apart from.
+        """Every score of an unknown set and of the known images that it is distinguished from.
 
         Args:
             rows: which of the reported images these are.

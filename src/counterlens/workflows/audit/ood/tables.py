@@ -73,7 +73,7 @@ def write_tables(
 
 
 def groups(near: Sequence[str], scored: Mapping[str, Mapping[str, Scored]]) -> dict[str, list[str]]:
-    """Near, far and all unknown sets, of those that are told apart from the most known images."""
+    """Near, far and all unknown sets, of those compared with the most known images."""
     sizes = {name: len(next(iter(scores.values())).inside) for name, scores in scored.items()}
     names = [name for name, size in sizes.items() if size == max(sizes.values())]
     parts = {
@@ -110,7 +110,7 @@ def _mean_number(parts: Sequence[np.ndarray], names: Sequence[str], seed: int) -
 
 
 def _unseen(inside: np.ndarray, outside: Sequence[np.ndarray]) -> tuple[float, float]:
-    """What resampling cannot show: sets told apart without an error, by their own intervals."""
+    """What resampling cannot show: sets distinguished without an error, by their own intervals."""
     below = above = 0.0
     for scores in outside:
         area = mean_auroc(inside, scores)

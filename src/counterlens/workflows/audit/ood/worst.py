@@ -45,7 +45,7 @@ def worst_ood(
     *,
     quiet: bool = False,
 ) -> None:
-    """Raise the confidence around unknown images and ask again whether they are told apart."""
+    """Raise the confidence around unknown images and ask again whether they are distinguished."""
     ball = parse_attack(ball_text)
     rows, which = attacked_rows(other.labels, options)
     x = pixels(other, rows, classifier)
