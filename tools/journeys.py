@@ -5,7 +5,8 @@
 Each journey is a row of `tools/golden.py`, so it runs on what is shipped, and it is walked by
 Python's profiler. Counted are:
 
-    files       modules in which at least one function is called; imports alone do not count
+    files       modules in which at least one function is called; imports, and what runs while a
+                module is imported (decorators, declared options), do not count
     reversals   pairs of modules in which one calls the other although it lies in a lower layer: a
                 reader who follows the calls down must go up again. Layers are those of the import
                 contract in pyproject.toml, and the names that modules had before.
@@ -67,12 +68,26 @@ class Walk:
         """Of the profiler."""
         if event != "call" or not (here := self.module(frame)):
             return
-        self.files.setdefault(here)
         above = frame.f_back
         while above is not None and not self.module(above):
             above = above.f_back
-        if above is not None and level(self.module(above)) < level(here):
-            self.upward.setdefault(f"{self.module(above)} -> {here}")
+        caller = "" if above is None else self.module(above)
+        pair = f"{caller} -> {here}" if caller and level(caller) < level(here) else ""
+        new = here not in self.files or (pair and pair not in self.upward)
+        if new and not self.importing(frame):
+            self.files.setdefault(here)
+            if pair:
+                self.upward.setdefault(pair)
+
+    def importing(self, frame: FrameType) -> bool:
+        """Whether a module of the package is just being imported: its classes run their bodies."""
+        below: FrameType | None = frame
+        while below is not None:
+            code = below.f_code
+            if code.co_name == "<module>" and code.co_filename.startswith(self.root):
+                return not code.co_filename.endswith("__main__.py")
+            below = below.f_back
+        return False
 
 
 def level(path: str) -> int:

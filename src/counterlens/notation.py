@@ -123,15 +123,15 @@ def split_attacks(texts: Sequence[str]) -> tuple[str, ...]:
     >>> split_attacks(["l2:1,0.5", "linf:8/255"])
     ('l2:0.5', 'l2:1', 'linf:8/255')
     """
-    texts: list[str] = []
+    split: list[str] = []
     for text in texts:
         norm, colon, radii = text.partition(":")
         parts = [f"{norm.strip()}{colon}{radius.strip()}" for radius in radii.split(",")]
-        texts += parts if colon else [text]
-    order = list(dict.fromkeys(text.partition(":")[0] for text in texts))
+        split += parts if colon else [text]
+    order = list(dict.fromkeys(text.partition(":")[0] for text in split))
     return tuple(
         sorted(
-            dict.fromkeys(texts),
+            dict.fromkeys(split),
             key=lambda text: (
                 order.index(text.partition(":")[0]),
                 parse_ball(text)[1],

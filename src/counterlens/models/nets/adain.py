@@ -155,6 +155,6 @@ def _at(layers: list[tuple[Tensor, Tensor]], number: int) -> tuple[Tensor, Tenso
 
 def _convolution(layer: tuple[Tensor, Tensor]) -> nn.Conv2d:
     weight, bias = layer
-    layer = nn.Conv2d(weight.shape[1], weight.shape[0], weight.shape[2])
-    layer.weight, layer.bias = nn.Parameter(weight), nn.Parameter(bias)
-    return layer
+    conv = nn.Conv2d(weight.shape[1], weight.shape[0], weight.shape[2])
+    conv.weight, conv.bias = nn.Parameter(weight), nn.Parameter(bias)
+    return conv

@@ -111,7 +111,7 @@ def searched(
     if kind != "slices":
         return sets, ()
     own = _slices(rest)
-    sets, notes = [], []
+    searched, notes = [], []
     for images in sets:
         rows = [i for i, one in enumerate(images.ids) if str(one) in own]
         if not rows:
@@ -126,8 +126,8 @@ def searched(
                 f"part: the audit did not search them, for instance those that its temperature "
                 "was fitted on."
             )
-        sets.append(subset(images, rows))
-    return (sets[0], sets[1]), tuple(notes)
+        searched.append(subset(images, rows))
+    return (searched[0], searched[1]), tuple(notes)
 
 
 def _slices(folders: str) -> dict[str, str]:
