@@ -349,6 +349,7 @@ def shortcut(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+@pytest.mark.slow  # a training and a repair in jobs of the app
 def test_pairs_judged_at_the_desk_are_trained_on_and_the_receipt_is_read(
     browser: Any, shortcut: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

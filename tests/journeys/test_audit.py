@@ -197,7 +197,7 @@ def test_an_attack_gives_a_number_with_a_verdict(counterlens: Command) -> None:
 def test_the_images_reported_on_are_the_ones_attacked(counterlens: Command) -> None:
     said = counterlens(
         *("audit", MODEL, "sample:cifar10", "--limit", "560", "--attack", "l2:0.02", "--out", "a"),
-        *("--attack-version", "fast", "--attack-points", "24", "--budget", "2s", "--quiet"),
+        *("--attack-version", "fast", "--attack-points", "6", "--budget", "2s", "--quiet"),
     )
     assert said.code == 0, said.err
     numbers = json.loads(Path("a/result.json").read_text())["numbers"]
@@ -205,16 +205,16 @@ def test_the_images_reported_on_are_the_ones_attacked(counterlens: Command) -> N
     with np.load("a/tables/adversarial-l2-0.02.npz") as kept:
         attacked = kept["all_ids"].tolist()
     assert not split_by_id(attacked, 0.2).any()  # none of them served to fit the temperature
-    assert robust["n"] == len(attacked) == 24 < clean["n"] < 560
+    assert robust["n"] == len(attacked) == 6 < clean["n"] < 560
     assert 0 < robust["value"] <= 1
-    assert f"the first 24 of the {clean['n']} reported images" in robust["protocol"]
+    assert f"the first 6 of the {clean['n']} reported images" in robust["protocol"]
 
 
 def test_a_killed_audit_goes_on_and_ends_with_the_same_numbers(tmp_path: Path) -> None:
     out = tmp_path / "killed"
     command = [
         *(sys.executable, "-m", "counterlens", "audit", MODEL, "sample:cifar10"),
-        *("--limit", "120", "--ood", "noise:uniform", "--ood", "noise:smooth", "--quiet"),
+        *("--limit", "60", "--ood", "noise:uniform", "--ood", "noise:smooth", "--quiet"),
     ]
     first = subprocess.Popen(
         [*command, "--out", str(out)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
@@ -229,10 +229,10 @@ def test_a_killed_audit_goes_on_and_ends_with_the_same_numbers(tmp_path: Path) -
 
     from counterlens.workflows.audit.run import audit
 
-    settings = {"ood": ["noise:uniform", "noise:smooth"], "limit": 120, "quiet": True}
+    settings = {"ood": ["noise:uniform", "noise:smooth"], "limit": 60, "quiet": True}
     audit([MODEL], "sample:cifar10", out=out, resume=True, **settings)
     whole = audit([MODEL], "sample:cifar10", out=tmp_path / "whole", **settings)
     resumed = json.loads((out / "result.json").read_text())["numbers"]
     assert resumed == json.loads((whole.folder / "result.json").read_text())["numbers"]
-    smooth = open_set("noise:smooth@sample:cifar10", limit=120)  # from the audited images
+    smooth = open_set("noise:smooth@sample:cifar10", limit=60)  # from the audited images
     assert whole.manifest["data_fingerprint"]["smooth"] == smooth.fingerprint

@@ -78,6 +78,7 @@ def cases(file: Path) -> dict[str, str]:
     return found
 
 
+@pytest.mark.slow  # two audits in shells of their own
 def test_the_gate_of_the_example_passes_then_fails_on_a_regression(
     tmp_path: Path, environment: dict[str, str]
 ) -> None:
