@@ -124,7 +124,9 @@ def repair(model: object, options: RepairOptions) -> Result:
         run.note(**facts(classifier, job.data.check, job.data.fix, seed=options.seed))
         run.note(model=headline(spec, classifier))
         run.write_table("sizes", sizes(job.data))
-        notes = [*job.data.notes, *unproved(job.data.fix_by, job.data.check_by)]
+        notes = [*job.data.notes]
+        if options.groups_from != "none":
+            notes += unproved(job.data.fix_by, job.data.check_by)
         run.write_table("notes", [{"note": note} for note in notes])
         if options.plan:
             _write_plan(run, job)

@@ -89,9 +89,12 @@ def write_pairs(run: Run, data: Data, edits: tuple[Edited, ...], most: int) -> N
         )
     run.write_table("pairs", rows)
     shown = [
-        {"group": "pairs", "image": row[key], "label": row[label], "id": f"{row['id']}, {key}"}
+        {"group": "pairs", "image": row[key], "label": caption, "id": row["id"]}
         for row in rows[:SHOWN]
-        for key, label in (("original", "label"), ("image", "target"))
+        for key, caption in (
+            ("original", f"{row['label']}, original"),
+            ("image", f"{row['target']}, edited: {row['value']}"),
+        )
     ]
     run.write_table("gallery", shown)
 
