@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Bool
 
+from counterlens import zoo
 from counterlens.data.sources.packed import load_npz, open_pack
 from counterlens.data.specs import split
 from counterlens.errors import InputError
@@ -93,6 +94,8 @@ def _packed(key: str, data: str, images: ImageSet, border: bool) -> ReadMask | N
     if dense is not None and dense.ndim == 3:
         return lambda i: object_of(_grey(dense[i]), border=border)
     _, scheme, rest = split(data)
+    if scheme == "sample" and rest in zoo.samples():
+        scheme, rest = "pack", str(zoo.sample(rest))
     if scheme != "pack":
         return None
     places: dict[str, tuple[np.ndarray, np.ndarray, int]] = {}

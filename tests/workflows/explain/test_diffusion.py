@@ -295,3 +295,33 @@ def test_a_budget_bounds_the_cases_at_a_time():
 def test_phrases_and_captions_hold_the_class():
     assert phrase("a smiling face") == "smiling face" and phrase("n02123045 tabby, cat") == "tabby"
     assert forced("tabby cat on a sofa", "cat") == "a photograph of a tabby cat on a sofa"
+
+
+def test_masks_are_cut_out_as_the_classifier_cuts_and_a_set_brings_its_own(tmp_path):
+    """Half of each side is seen: a mask outside of it shows nothing, the central square all."""
+    from types import SimpleNamespace
+
+    from counterlens.data.sources.packed import write_pack
+    from counterlens.workflows._shared.pictures import open_pictures
+
+    net = classifier()
+    net.preprocess = Preprocess((16, 16), crop=0.5)
+    picture, mask = np.zeros((32, 32, 3), np.uint8), np.zeros((32, 32, 3), np.uint8)
+    mask[8:16, 8:24] = 255  # the upper half of what is seen, and nothing else
+    write_png(tmp_path / "mask.png", torch.from_numpy(mask).permute(2, 0, 1).float() / 255)
+    write_png(tmp_path / "a.png", torch.from_numpy(picture).permute(2, 0, 1).float() / 255)
+    write_pack(tmp_path / "set.npz", [picture], np.array([0]), ("cat",))
+    arrays = dict(np.load(tmp_path / "set.npz"))
+    encoded = np.frombuffer((tmp_path / "mask.png").read_bytes(), np.uint8)
+    offsets = np.array([0, len(encoded)])
+    np.savez(tmp_path / "set.npz", **arrays, mask_png=encoded, mask_offsets=offsets)
+
+    def masks(given, of):
+        editing = SimpleNamespace(masks=given, segment=None, model=SimpleNamespace(side=16))
+        return explain_cases.read_masks(editing, net, open_pictures([of], net))
+
+    whole = masks((), f"pack:{tmp_path / 'set.npz'}#0")
+    assert whole[0, 0, :5].min() > 0.9 and whole[0, 0, 12:].max() < 0.1
+    assert torch.equal(whole, masks((str(tmp_path / "mask.png"),), str(tmp_path / "a.png")))
+    assert masks(("attention",), f"pack:{tmp_path / 'set.npz'}#0") is None
+    assert masks((), str(tmp_path / "a.png")) is None

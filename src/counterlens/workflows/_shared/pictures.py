@@ -12,6 +12,7 @@ from jaxtyping import UInt8
 from counterlens import images
 from counterlens.classifier import Classifier, numbered
 from counterlens.data import open_set, scheme_of, subset
+from counterlens.data.masks import Mask, own_masks
 from counterlens.data.sets import sample_rows
 from counterlens.errors import InputError
 from counterlens.explanations.counterfactuals.pixel import confidences, rows_that_fit
@@ -35,12 +36,14 @@ class Pictures:
         x: whole multiples of 1/255, of the classifier's size.
         labels: the true class as the classifier numbers it, −1 where unknown.
         notes: remarks on them for the report.
+        masks: of the object, as large as the picture, where the set has them; else None.
     """
 
     ids: tuple[str, ...]
     x: Images
     labels: tuple[int, ...]
     notes: tuple[str, ...] = ()
+    masks: tuple[Mask | None, ...] = ()
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -53,6 +56,7 @@ class Pictures:
             self.x[chosen],
             tuple(self.labels[i] for i in chosen),
             self.notes,
+            tuple(self.masks[i] for i in chosen) if self.masks else (),
         )
 
 
@@ -77,6 +81,7 @@ def open_pictures(
     pixels: list[Pixels] = []
     labels: list[int] = []
     notes: list[str] = []
+    masks: list[Mask | None] = []
     for number, one in enumerate(given):
         if isinstance(one, np.ndarray):
             ids.append(f"picture {number + 1}")
@@ -93,6 +98,10 @@ def open_pictures(
             pixels += [part.read(i) for i in range(len(part))]
             labels += _labels(part, classifier)
             notes += part.notes
+            source = str(one).rpartition("#")[0] or str(one)
+            own = None if opened else own_masks(source, part, border=True)
+            masks += [own[1](i) if own else None for i in range(len(part))]
+        masks += [None] * (len(ids) - len(masks))
     fit = preprocess or classifier.preprocess
     ready = [images.prepare(p, fit, channels=classifier.channels) for p in pixels]
     x = torch.stack([torch.from_numpy(one) for one in ready]).float() / 255
@@ -102,7 +111,7 @@ def open_pictures(
         for name, p in zip(ids, pixels, strict=True)
         if 2 * min(p.shape[:2]) < min(x.shape[2:])
     ]
-    return Pictures(tuple(ids), x, tuple(labels), tuple(dict.fromkeys(notes)))
+    return Pictures(tuple(ids), x, tuple(labels), tuple(dict.fromkeys(notes)), tuple(masks))
 
 
 def confidences_of(classifier: Classifier, pictures: Pictures) -> Probs:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from counterlens import images
@@ -28,7 +29,7 @@ from counterlens.workflows.explain.options import DiffusionOptions
 
 ROUNDS = 1
 """Further searches with a small generator: as many as two CPU cores make in four minutes."""
-SAM = "sam:"
+SAM, ATTENTION = "sam:", "attention"
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,7 @@ def checked(
     cases, _ = cases_of(ready, classifier, pictures, probs, targets, seed=seed)
     for judge in judges:
         places_of(judge, classifier, cases)
-    read_masks(ready, pictures)
+    read_masks(ready, classifier, pictures)
     return ready
 
 
@@ -169,10 +170,17 @@ def places_of(guide: Classifier, classifier: Classifier, cases: Sequence[Case]) 
     return places
 
 
-def read_masks(editing: Editing, pictures: Pictures) -> SoftMask | None:
-    """The user's masks: one for all pictures, one for each, or a segmenter that makes them."""
-    if not editing.masks:
+def read_masks(editing: Editing, classifier: Classifier, pictures: Pictures) -> SoftMask | None:
+    """The user's masks: one for all pictures, one for each, or a segmenter that makes them.
+
+    Without any the set's own, if each picture has one; None leaves it to attention.
+    """
+    if editing.masks == (ATTENTION,) or editing.segment is not None:
         return None
+    side = editing.model.side
+    fit = replace(classifier.preprocess, size=(side, side), interpolation="bilinear")
+    if not editing.masks:
+        return _own_masks(pictures, fit)
     count = len(pictures)
     if len(editing.masks) not in (1, count):
         raise InputError(f"{len(editing.masks)} masks for {count} pictures, expected 1 or {count}.")
@@ -180,21 +188,34 @@ def read_masks(editing: Editing, pictures: Pictures) -> SoftMask | None:
     if missing:
         raise InputError(
             f"no mask {missing[0]}: there is no such file. Expected a picture, white on the object "
-            "and black elsewhere, a segmenter as .onnx, or sam:FOLDER."
+            "and black elsewhere, a segmenter as .onnx, sam:FOLDER, or attention."
         )
     if editing.masks[0].endswith(".onnx"):
         salient = (load_salient(editing.masks[0])(pictures.x) > 0.5).float()
         for one, name in zip(salient, pictures.ids, strict=True):
             check_mask(one[None], images=1, name=f"the segmenter's mask of {name}")
         return softened(salient)
-    side = editing.model.side
-    masks = []
-    for name in editing.masks:
-        ready = images.prepare(images.read(name), Preprocess((side, side), 1.0, "bilinear"))
-        mask = torch.from_numpy(ready).float().mean(0)[None, None] / 255
-        check_mask(mask, images=1, name=str(name))
-        masks.append(softened(mask))
+    masks = [_ready(images.read(name), fit, str(name)) for name in editing.masks]
     return torch.cat(masks if len(masks) == count else masks * count)
+
+
+def _own_masks(pictures: Pictures, fit: Preprocess) -> SoftMask | None:
+    """The masks of the set, where each picture has one."""
+    own = [mask for mask in pictures.masks if mask is not None]
+    if not own or len(own) < len(pictures):
+        return None
+    return torch.cat([
+        _ready(np.repeat(mask[..., None] * np.uint8(255), 3, axis=2), fit, f"the mask of {name}")
+        for mask, name in zip(own, pictures.ids, strict=True)
+    ])  # fmt: skip
+
+
+def _ready(pixels: images.Pixels, fit: Preprocess, name: str) -> SoftMask:
+    """A mask picture, cut out as the classifier cuts, at the generator's size, with soft edges."""
+    ready = images.prepare(pixels, fit)
+    mask = torch.from_numpy(ready).float().mean(0)[None, None] / 255
+    check_mask(mask, images=1, name=name)
+    return softened(mask)
 
 
 def _kind(classifier: Classifier, words: tuple[str, str]) -> str:

@@ -58,7 +58,7 @@ def explain_diffusion(job: ExplainJob) -> dict[str, Number]:
     )
     guides = (job.classifier, *job.judges)
     places = [places_of(guide, job.classifier, cases) for guide in guides]
-    masks = read_masks(editing, job.pictures)
+    masks = read_masks(editing, job.classifier, job.pictures)
     for kind in ("error", "other"):
         some = [i for i, case in enumerate(cases) if (case.kind == "error") == (kind == "error")]
         if some:
@@ -143,7 +143,7 @@ def _prepared(
 def _masks_of(
     job: ExplainJob, editing: Editing, pictures: Sequence[int], masks: SoftMask | None
 ) -> SoftMask | PointSegmenter | None:
-    """The masks of some pictures: the user's, a segmenter's, or by attention."""
+    """The masks of some pictures: the user's or the set's, a segmenter's, or by attention."""
     if masks is not None:
         return masks[list(pictures)]
     if editing.segment is None:

@@ -92,7 +92,8 @@ class DiffusionOptions(
     captioner: str | None = captioner("which writes the captions")
     mask: tuple[str, ...] = mask(
         "A picture, white on it, of all images or of each; U2-Net as .onnx; sam:FOLDER or "
-        "sam:OWNER/MODEL, Segment Anything at points of attention. Default: attention."
+        "sam:OWNER/MODEL, Segment Anything at points of attention; attention. Default: the set's "
+        "own, else attention."
     )
     sampling_steps: int = sampling_steps(20)
     updates: int = updates(20)

@@ -64,7 +64,7 @@ class GradientFigureOptions(Output, Resumable, Compute):
     )
     generator: str | None = option(
         None,
-        help="Diffusers folder or hub id. Default: the shipped generator.",
+        help="Diffusers folder or hub id. Default: the shipped one that fits.",
         unit="FOLDER",
         group="Models and data",
     )

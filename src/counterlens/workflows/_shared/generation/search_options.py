@@ -14,7 +14,7 @@ class GeneratorOption:
 
     generator: str | None = option(
         None,
-        help="Diffusers folder or hub id. Default: the shipped generator.",
+        help="Diffusers folder or hub id. Default: the shipped one that fits.",
         unit="FOLDER",
         group=GENERATOR,
     )
