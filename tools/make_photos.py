@@ -13,6 +13,7 @@ Stages, in the order of value; OUT/STAGE is a training run, OUT/log/STAGE.txt it
     plain        classifier of all 57 classes
     at, ratio    robust classifiers of eleven classes; RATIO begins as AT, as in make_zoo.py
     samples      20 pictures of each class, packed without loss, to be judged elsewhere
+    few          the UNet distilled to chains of four steps (workflows/train/few_steps.py)
 
 Repeat `train` to go on: what is finished stays, what was stopped continues. The number of updates
 of a stage follows from `--seconds STAGE=S` (see SECONDS) and its speed, which a trial run of it
@@ -38,6 +39,8 @@ Planned cost on one H200 (counted operations; 160 to 200 TFLOP/s of bf16 reached
     plain         6.4 M weights, 11.5 GFLOP an image: 120 epochs are 34 PFLOP, three minutes
     at           steps 3 and 5: 58 GFLOP an image: 50 epochs are 71 PFLOP, six to seven minutes
     ratio        20 epochs from AT's weights, steps 3 to 8 on both sides: 50 PFLOP, five minutes
+    few          four halvings from 64 steps: 24 TFLOP an update in the first, 17 in the others, 512
+                  images: 130 and 95 ms; 7 minutes give 1,000 updates each
     compiling    30 to 60 s a stage on a fresh machine, then from OUT/compiled
 """
 
@@ -63,14 +66,22 @@ SECONDS = {
     "plain": 170.0,
     "at": 300.0,
     "ratio": 280.0,
+    "few": 420.0,
 }
 """Time of each training, without compiling."""
 RECIPES = {"plain": "photos-plain", "at": "photos-at", "ratio": "photos-ratio"}
 GENERATOR = ("autoencoder", "unet", "decoder")
-STAGES = (*SECONDS, "samples")
-NEEDS = {"unet": "autoencoder", "decoder": "unet", "ratio": "at", "samples": "unet"}
+STAGES = ("autoencoder", "unet", "decoder", "plain", "at", "ratio", "samples", "few")
+NEEDS = {"unet": "autoencoder", "decoder": "unet", "ratio": "at", "samples": "unet", "few": "unet"}
 STAGE_OF = {"autoencoder": "vae", "unet": "unet", "decoder": "vae"}
 """The stage of a diffusion training that is a stage here."""
+TABLES = {
+    "autoencoder": "epochs_vae",
+    "unet": "epochs_unet",
+    "decoder": "epochs_vae",
+    "few": "epochs_few",
+}
+"""Where the epochs of a stage stand, if not in `epochs`."""
 TRIAL = 160
 """Updates of the run that measures a stage's speed."""
 EACH = 20
@@ -108,6 +119,7 @@ class Job:
 def train_stage(stage: str, job: Job, folder: Path, changes: Iterable[str], **limits: Any) -> Run:
     """A training of a stage in a folder, begun or continued."""
     from counterlens.workflows.train.diffusion import train_diffusion
+    from counterlens.workflows.train.few_steps import train_few_steps
     from counterlens.workflows.train.run import train
 
     common: dict[str, Any] = {
@@ -118,6 +130,10 @@ def train_stage(stage: str, job: Job, folder: Path, changes: Iterable[str], **li
         test = job.pack("photos-test")
         data = [job.pack("photos-train")]
         return train_diffusion(data, recipe="photos-diffusion", test=test, **common).run
+    if stage == "few":
+        teacher = str(generator_of(job.out))
+        data = [job.pack("photos-train")]
+        return train_few_steps(data, generator=teacher, recipe="photos-diffusion-few", **common).run
     coarse = "photos-train" if stage == "plain" else "photos-coarse-train"
     out_data = f"photos_out_train=pack:{job.data / 'photos_out_train'}.npz"
     more = {"out_data": out_data} if stage == "ratio" else {}
@@ -135,6 +151,8 @@ def own_changes(stage: str, job: Job) -> list[str]:
         changes = ["unet.steps=0", "samples=0", f"start={job.out / 'unet' / 'model'}",
                    "vae.learns=decoder", "vae.critic_from=0", "vae.lr=2e-4"]  # fmt: skip
         changes += [f"vae.lpips={job.lpips}"] if job.lpips else []
+    elif stage == "few":
+        changes = ["samples=0"]
     elif stage == "ratio":
         changes = [f"start={job.out / 'at' / 'model'}", "lr=0.12", "warmup=1"]
     else:
@@ -146,12 +164,14 @@ def length(stage: str, steps: int, per_epoch: int) -> list[str]:
     """The change that makes a stage so many updates long."""
     if stage in GENERATOR:
         return [f"{STAGE_OF[stage]}.steps={steps}"]
+    if stage == "few":
+        return [f"updates={steps}"]
     return [f"epochs={steps / per_epoch:.4f}"]
 
 
 def rows_of(stage: str, run: Run) -> list[dict[str, Any]]:
     """The epochs of a stage's run."""
-    return run.table(f"epochs_{STAGE_OF[stage]}" if stage in GENERATOR else "epochs")
+    return run.table(TABLES.get(stage, "epochs"))
 
 
 def planned(stage: str, job: Job) -> tuple[int, int]:
@@ -169,6 +189,8 @@ def plan(stage: str, job: Job) -> dict[str, Any]:
 
     Where the number of updates is stated there is none.
     """
+    if stage == "few":
+        return plan_halvings(job)
     if stage in job.steps:
         per_epoch = 1 if stage in GENERATOR else epoch_of(stage, job)
         return {"steps": int(job.steps[stage]), "per_epoch": per_epoch}
@@ -187,6 +209,23 @@ def plan(stage: str, job: Job) -> dict[str, Any]:
     steps = RESERVE * job.seconds[stage] / update
     print(f"{stage}: {1000 * update:.1f} ms an update, {steps:.0f} updates", flush=True)
     return {"steps": max(1, round(steps)), "per_epoch": per_epoch, "seconds_an_update": update}
+
+
+def plan_halvings(job: Job) -> dict[str, Any]:
+    """Updates of each halving; a trial measures the first, whose teacher is guided, and another."""
+    if "few" in job.steps:
+        return {"steps": int(job.steps["few"]), "per_epoch": 1}
+    trial = [f"per_epoch={TRIAL // 8}", f"updates={TRIAL // 2}"]
+    run = train_stage("few", job, job.out / "speed" / "few", trial, quiet=True)
+    rows, batch = rows_of("few", run), recipe_of("few", job).batch
+    chains = list(dict.fromkeys(row["chain"] for row in rows))
+    update = sum(
+        batch / max(row["images_per_second"] for row in rows if row["chain"] == chain)
+        for chain in chains
+    )
+    steps = RESERVE * job.seconds["few"] / update
+    print(f"few: {1000 * update:.1f} ms for one of each halving, {steps:.0f} updates", flush=True)
+    return {"steps": max(1, round(steps)), "per_epoch": 1, "seconds_an_update": update}
 
 
 def epoch_of(stage: str, job: Job) -> int:
@@ -208,9 +247,11 @@ def recipe_of(stage: str, job: Job) -> Any:
     """The settings of a stage."""
     from counterlens.workflows._shared.settings import changed
     from counterlens.workflows.train import recipes
-    from counterlens.workflows.train.recipe import DIFFUSION_RECIPES
+    from counterlens.workflows.train.recipe import DIFFUSION_RECIPES, FEW_STEP_RECIPES
 
     changes = own_changes(stage, job)
+    if stage == "few":
+        return changed(FEW_STEP_RECIPES["photos-diffusion-few"], changes)
     if stage in GENERATOR:
         return changed(DIFFUSION_RECIPES["photos-diffusion"], changes)
     return recipes.load(RECIPES[stage], changes)
@@ -219,6 +260,11 @@ def recipe_of(stage: str, job: Job) -> Any:
 def finished(stage: str, out: Path) -> bool:
     """Whether a stage is done."""
     return (out / stage / "DONE").exists()
+
+
+def generator_of(out: Path) -> Path:
+    """The generator as far as it is: with the decoder that was trained further, if it was."""
+    return out / ("decoder" if finished("decoder", out) else "unet") / "model"
 
 
 def work(stage: str, job: Job) -> bool:
@@ -249,8 +295,7 @@ def draw_samples(job: Job) -> bool:
     from counterlens.generators.diffusion import model as latent
     from counterlens.workflows.train.diffusion_quality import GUIDANCE, STEPS, samples, sheet
 
-    last = "decoder" if finished("decoder", job.out) else "unet"
-    model = latent.load(job.out / last / "model", device=pick_device(job.device))
+    model = latent.load(generator_of(job.out), device=pick_device(job.device))
     classes = tuple((model.card or {})["classes"])
     how = f"guidance {GUIDANCE:g}, {STEPS} steps"
     run = Run.create(job.out / "samples", "samples", {"each": EACH, "how": how}, resume=True)

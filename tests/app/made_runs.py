@@ -57,7 +57,17 @@ def repair_run(folder: Path, verdict: str) -> Run:
     run.write_table(
         "verdict", [{"verdict": verdict, "why": f"why {verdict}", "placebo": "placebo"}]
     )
-    run.write_table("receipt", [{"kind": "all", "name": "all images", "n": 40, "before": 0.5}])
-    run.write_table("tried", [{"remedy": "dfr", "accuracy": 0.5}])
+    change = {"before": 0.5, "after": 0.6, "change": 0.1, "low": 0.02, "high": 0.18}
+    counts = {"n": 40, "gained": 6, "lost": 2, "p_worse_holm": 1.0, "worse": False}
+    run.write_table("receipt", [{"kind": "all", "name": "all images", **change, **counts}])
+    shares = {
+        f"{name}{end}": value
+        for name in ("accuracy", "worst")
+        for end, value in (("_low", 0.4), ("_high", 0.6))
+    } | {"accuracy": 0.5, "worst_group": 0.5, "choose_worst": 0.5, "worst": "cat", "seconds": 0.1}
+    heads = (("as it is", "model", False), ("dfr", "remedy", True))
+    run.write_table("tried", [{"name": n, "kind": k, "picked": p, **shares} for n, k, p in heads])
+    above = {"above": 0.1, "low": 0.02, "high": 0.18}
+    run.write_table("placebos", [{"placebo": "plain refit", "key": "groups.worst", **above}])
     run.finish()
     return run

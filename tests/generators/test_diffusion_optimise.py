@@ -217,6 +217,16 @@ def test_noise_keeps_its_length_and_scores_do_not_fall(model, term):
     assert not torch.equal(found.inputs.cond[:, 0], found.inputs.cond[:, 1])  # each step its own
 
 
+def test_without_guidance_the_null_text_stays_and_the_rest_is_searched(model, term):
+    """At guidance 1 it has no gradient: the search ends where it stands, not in an error."""
+    start = begin(model, ["a cat", "a wheel"], row_seeds(2, 0), steps=3)
+    settings = replace(SHORT, guidance=1.0)
+    made = ascend(model, start, [term], settings=settings, seeds=row_seeds(2, 9))
+    assert torch.equal(made.inputs.null, start.null)
+    assert not torch.equal(made.inputs.cond, start.cond) and not torch.equal(made.inputs.z, start.z)
+    assert (made.scores >= made.start).all()
+
+
 def test_rescaling_brings_back_the_length(rng):
     z = torch.randn(2, 4, 8, 8, generator=rng)
     torch.testing.assert_close(

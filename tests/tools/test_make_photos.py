@@ -45,6 +45,18 @@ CHANGES = {
     "autoencoder": (*MODEL, "vae.batch=4", "vae.average=0.5"),
     "unet": (*MODEL, "unet.batch=4", "unet.warmup=1"),
     "decoder": (*MODEL, "vae.batch=4", "vae.average=0.5"),
+    "few": (
+        "held_out=4",
+        "side=16",
+        "stored=18",
+        "views=2",
+        "variants=2",
+        "per_epoch=2",
+        "first=16",
+        "batch=4",
+        "warmup=1",
+        "average=0.5",
+    ),
     "plain": CLASSIFIER,
     "at": (*CLASSIFIER, "near.steps=1"),
     "ratio": (*CLASSIFIER, "near.steps=1", "far.steps=1", "out_batch=4"),
@@ -81,8 +93,8 @@ def arguments(data, out, *more):
     changes = [
         t for stage, texts in CHANGES.items() for c in texts for t in ("--set", f"{stage}:{c}")
     ]
-    updates = {"autoencoder": 8, "unet": 8, "decoder": 8, "plain": 10, "at": 10, "ratio": 10}
-    steps = [f"{stage}={n}" for stage, n in updates.items()]
+    counts = {"autoencoder": 8, "unet": 8, "decoder": 8, "plain": 10, "at": 10, "ratio": 10}
+    steps = [f"{stage}={n}" for stage, n in {**counts, "few": 6}.items()]
     return ["train", "--data", str(data), "--out", str(out), "--device", "cpu", "--steps", *steps,
             *changes, *more]  # fmt: skip
 
@@ -132,6 +144,23 @@ def test_all_stages_on_several_machines_with_a_kill_between(data, tmp_path, monk
         pass  # each call stops soon; the next one goes on
     same, other = weights(whole / "unet" / "model"), weights(first / "unet" / "model")
     assert all(torch.equal(same[key], other[key]) for key in same)
+
+    quiet = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    alone = {**os.environ, "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen([*command, "--only", "few"], env=alone, **quiet)
+    while not (first / "few" / "state" / "few-8" / "checkpoint.pt").exists():
+        assert process.poll() is None, process.stdout.read().decode()
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    while call(*arguments(data, first, "--minutes", 0.02, "--only", "few")) != 0:
+        pass
+    same, other = weights(whole / "few" / "model"), weights(first / "few" / "model")
+    learned = [key for key in same if key.startswith("unet.")]  # the decoders differ
+    assert learned and all(torch.equal(same[key], other[key]) for key in learned)
+    card = json.loads((first / "few" / "model" / "card.json").read_text())
+    assert card["sampler"] == {"steps": 4, "guidance": 1.0}
+    other = weights(first / "unet" / "model")
 
     second = tmp_path / "second"
     call(*arguments(data, first, "--minutes", 0.0005, "--only", "plain"))

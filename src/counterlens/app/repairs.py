@@ -20,7 +20,8 @@ from starlette.responses import HTMLResponse, Response
 from counterlens.app.reviewable import is_pairs, review_of, store_if_any
 from counterlens.app.site import show, site
 from counterlens.errors import CounterlensError, InputError
-from counterlens.report.kit.parts import plain_table
+from counterlens.report.kit.blocks import Table
+from counterlens.report.pages.repair import sections
 from counterlens.review import decisions
 from counterlens.review.pairs import PAIR_TABLES, seen
 from counterlens.runs import Run, reading
@@ -127,20 +128,18 @@ def verdict_of(run: Run) -> dict[str, Any]:
 
 
 def receipt_of(run: Run, name: str) -> dict[str, Any]:
-    """The receipt of a repair as tables, and its numbers."""
+    """The tables of a repair's report: what changed, what was tried, and its placebos."""
     if run.manifest["command"] != "repair":
         raise InputError(f"{name} is no repair.")
     with reading(run):
         blocks = [
-            *plain_table("Before and after on the check images", run.table("receipt")),
-            *plain_table("Remedies tried", run.table("tried")),
-            *plain_table("Placebos", run.table("placebos")),
+            block
+            for section in sections(run)
+            if section.name in ("receipt", "tried")
+            for block in section.blocks
+            if isinstance(block, Table)
         ]
-    return {
-        "name": name,
-        "blocks": [b for b in blocks if getattr(b, "rows", ())],
-        **verdict_of(run),
-    }
+    return {"name": name, "blocks": blocks, **verdict_of(run)}
 
 
 def _judged(run: Run) -> dict[str, int]:

@@ -11,6 +11,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from counterlens.generators.diffusion.few_steps import clean
+from counterlens.generators.diffusion.schedule import Prediction
 from counterlens.types import Batch
 
 KL_WEIGHT = 5e-5
@@ -58,6 +60,22 @@ def denoising(net: Any, batch: Batch, step: int) -> dict[str, Tensor]:
     return {"noise": (predicted - batch["target"]).square().mean()}
 
 
+def distilling(net: Any, batch: Batch, step: int, *, prediction: Prediction) -> dict[str, Tensor]:
+    """Squared error of the clean latents that a student sees; noise counts where there is more.
+
+    Equation: salimans2022 §4   min E max(ᾱ_t / (1 − ᾱ_t), 1) ‖x̃ − x̂_θ(z_t, t, c)‖²
+
+    Args:
+        net: noisy latents, times and conditions to the prediction.
+        batch: "z" (noisy), "time", "level" (ᾱ), "cond" and "target" (x̃).
+        prediction: what the network predicts.
+    """
+    level = batch["level"]
+    seen = clean(net(batch["z"], batch["time"], batch["cond"]), batch["z"], level, prediction)
+    weight = (level / (1 - level)).clamp_min(1).view(-1, 1, 1, 1)
+    return {"clean": (weight * (seen - batch["target"]).square()).mean()}
+
+
 def velocity(
     clean: Float[Tensor, "b c h w"], noise: Float[Tensor, "b c h w"], alpha: Float[Tensor, "b"]
 ) -> Float[Tensor, "b c h w"]:
@@ -99,5 +117,20 @@ class Denoiser(nn.Module):
     ) -> Float[Tensor, "b c h w"]:
         """The noise seen in z."""
         cond = self.text(ids).last_hidden_state
+        out: Tensor = self.unet(z, time, encoder_hidden_states=cond).sample
+        return out
+
+
+class Student(nn.Module):
+    """A UNet as a function of latents, times and conditions."""
+
+    def __init__(self, unet: nn.Module) -> None:
+        super().__init__()
+        self.unet = unet
+
+    def forward(
+        self, z: Float[Tensor, "b c h w"], time: Tensor, cond: Float[Tensor, "b n d"]
+    ) -> Float[Tensor, "b c h w"]:
+        """The network's prediction."""
         out: Tensor = self.unet(z, time, encoder_hidden_states=cond).sample
         return out

@@ -1,5 +1,7 @@
 """Defaults of records are those of the parts that they set. Oracle: the parts' own constants."""
 
+from dataclasses import fields
+
 from counterlens.ball import NORMS
 from counterlens.explanations.counterfactuals import dvce
 from counterlens.explanations.counterfactuals.pixel import STEPS
@@ -15,11 +17,15 @@ from counterlens.workflows.quality.options import EvaluateOptions
 
 
 def test_defaults_are_those_of_the_search() -> None:
-    def of(given: explain.DiffusionOptions | DisagreeOptions, settings: ChainSettings) -> bool:
+    def of(given: DisagreeOptions, settings: ChainSettings) -> bool:
         own = (settings.updates, settings.steps, settings.guidance)
         return (given.updates, given.sampling_steps, given.guidance) == own
 
-    assert of(explain.DiffusionOptions(), UVCE.chain)
+    edit = explain.DiffusionOptions()
+    assert edit.updates == UVCE.chain.updates and edit.sampling_steps is edit.guidance is None
+    helps = {one.name: one.metadata["help"] for one in fields(edit)}
+    assert f"Default: {UVCE.chain.steps}, or" in helps["sampling_steps"]
+    assert f"Default: {UVCE.chain.guidance:g}, or" in helps["guidance"]
     assert of(DisagreeOptions(), DISAGREEMENT)
     assert explain.DvceOptions().sampling_steps == dvce.PAPER.steps
     assert EvaluateOptions().steps == STEPS

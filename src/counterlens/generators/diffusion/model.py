@@ -75,6 +75,12 @@ class LatentDiffusion:
         """Pixels along a side of the image."""
         return self.shape[1] * self.factor
 
+    @property
+    def sampler(self) -> tuple[float, int] | None:
+        """Guidance and steps that the weights were distilled for; None where any will do."""
+        given = (self.card or {}).get("sampler")
+        return (float(given["guidance"]), int(given["steps"])) if given else None
+
     @torch.no_grad()
     def embed(self, prompts: Sequence[str]) -> Cond:
         """Texts as the sequences of vectors that the network attends to."""
@@ -95,7 +101,11 @@ class LatentDiffusion:
         """
         like = next(self.vae.parameters()).dtype
         mean: Tensor = self.vae.encode((2 * x - 1).to(like)).latent_dist.mean  # type: ignore[operator]
-        return (mean.float() - _shift(self.vae)) * _scale(self.vae)
+        return self.scaled(mean.float())
+
+    def scaled(self, mean: Latents) -> Latents:
+        """Latents of the posterior's means."""
+        return (mean - _shift(self.vae)) * _scale(self.vae)
 
     def decode(self, z: Latents) -> Images:
         """Images in [0, 1] of latents; where the decoder overshoots, the gradient is 0.

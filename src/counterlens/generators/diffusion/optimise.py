@@ -193,7 +193,7 @@ def ascend(
 
     def evaluate(values: Variables, k: int) -> Iterate:
         chain = ddim(
-            model, values["z"], values["cond"], values["null"],
+            model, values["z"], values["cond"], values.get("null", start.null),
             guidance=settings.guidance, last=settings.last, stored=stored, hooks=hooks,
         )  # fmt: skip
         if k == settings.updates:
@@ -215,7 +215,7 @@ def ascend(
         evaluate, _groups(model, start, settings), steps=settings.updates, clip=settings.clip,
         schedule=settings.schedule, callback=callback,
     )  # fmt: skip
-    inputs = Inputs(best["z"], best["cond"], best["null"])
+    inputs = Inputs(best["z"], best["cond"], best.get("null", start.null))
     return Ascent(
         result.points, result.scores, first[0], result.start, inputs, torch.stack(trace).cpu()
     )
@@ -224,14 +224,19 @@ def ascend(
 def _groups(
     model: LatentDiffusion, start: Inputs, settings: ChainSettings
 ) -> dict[str, VariableGroup]:
-    """What is optimised and how fast; the noise keeps the length it begins with."""
+    """What is optimised and how fast; the noise keeps the length it begins with.
+
+    Without guidance the null text takes no part in the chain.
+    """
     length = start.z.flatten(1).norm(dim=1)
     radius = None if settings.reach is None else settings.reach * prompt_distance(model)
-    return {
+    groups = {
         "z": VariableGroup(start.z, settings.noise_rate, lambda z: rescaled(z, length)),
         "cond": VariableGroup(start.cond, settings.text_rate, near(start.cond, radius)),
-        "null": VariableGroup(start.null, settings.text_rate, near(start.null, radius)),
     }
+    if settings.guidance != 1:
+        groups["null"] = VariableGroup(start.null, settings.text_rate, near(start.null, radius))
+    return groups
 
 
 def rescaled(z: Latents, length: Scores) -> Latents:

@@ -29,6 +29,7 @@ from counterlens.workflows._shared.generation.generate import (
     Workers,
     can_draw,
     changed,
+    check_steps,
     fitting,
     reread,
 )
@@ -140,6 +141,7 @@ def _task(
 ) -> DisagreeTask:
     """How the search is done; the manifest says it, too."""
     settings = search_settings(options, fitting(DISAGREEMENT, generator))
+    check_steps(generator, settings.steps)
     logarithms = options.score == "logarithms" or (
         options.score == "auto" and generator.side < SMALL
     )

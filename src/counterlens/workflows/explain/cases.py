@@ -21,7 +21,12 @@ from counterlens.models.segmenter import load_segmenter
 from counterlens.runs import key_part
 from counterlens.types import Preprocess, Probs
 from counterlens.workflows._shared.generation.edit_settings import edited
-from counterlens.workflows._shared.generation.generate import SMALL, seed_of
+from counterlens.workflows._shared.generation.generate import (
+    SMALL,
+    check_steps,
+    sampling,
+    seed_of,
+)
 from counterlens.workflows._shared.generation.generator import open_generator_for
 from counterlens.workflows._shared.pictures import Pictures
 from counterlens.workflows.explain.job import Editing
@@ -58,26 +63,30 @@ class Case:
 
 def open_editing(options: DiffusionOptions, classifier: Classifier) -> Editing:
     """Open the generator and what goes with it."""
-    updates, rounds, guidance = options.updates, options.rounds, options.guidance
-    if updates < 0 or (rounds or 0) < 0 or not guidance >= 1:
+    updates, rounds = options.updates, options.rounds
+    faint = options.guidance is not None and not options.guidance >= 1
+    if updates < 0 or (rounds or 0) < 0 or faint:
         raise InputError(
-            f"updates are {updates}, rounds {rounds or 0}, guidance is {guidance}; expected "
-            "0 or more, 0 or more, and 1 or more."
+            f"updates are {updates}, rounds {rounds or 0}, guidance is {options.guidance}; "
+            "expected 0 or more, 0 or more, and 1 or more."
         )
     device, captioner = classifier.mean.device, options.captioner
     model = open_generator_for([classifier], options.generator, half=options.half)
     phrases = load_captioner(captioner, device=device) if captioner else None
     if rounds is None:
         rounds = ROUNDS if model.side < SMALL and updates else UVCE.rounds
-    chain = replace(UVCE.chain, steps=options.sampling_steps, updates=updates, guidance=guidance)
+    guidance, steps = sampling(model, options.guidance, options.sampling_steps, UVCE.chain)
+    chain = replace(UVCE.chain, steps=steps, updates=updates, guidance=guidance)
     settings = replace(UVCE, chain=chain, rounds=rounds, reference=options.reference)
     settings = edited(settings, options.changes)
+    check_steps(model, settings.chain.steps)
     segment, masks = None, options.mask
     if any(name.startswith(SAM) for name in masks):
         if len(masks) > 1:
             raise InputError(f"{len(masks)} masks with {SAM} among them, expected it alone.")
         segment, masks = load_segmenter(masks[0].removeprefix(SAM), device=device), ()
-    return Editing(model, settings, options.caption, phrases, masks, options.memory, segment)
+    return Editing(model, settings, options.caption, phrases, masks, options.memory, segment,
+                   sampling=(guidance, steps))  # fmt: skip
 
 
 def checked(

@@ -27,6 +27,7 @@ class Editing:
         masks: files, one for all pictures or one for each; none: by attention.
         segment: a segmenter that is shown points where the word is attended to.
         memory: budget such as 12GB; None takes most of what is free.
+        sampling: guidance and steps before `--set`, for the manifest.
     """
 
     model: LatentDiffusion
@@ -36,6 +37,7 @@ class Editing:
     masks: tuple[str, ...] = ()
     memory: str | None = None
     segment: Segment | None = None
+    sampling: tuple[float, int] = (0.0, 0)
 
 
 @dataclass(frozen=True)

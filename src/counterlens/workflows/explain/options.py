@@ -11,8 +11,9 @@ from counterlens.workflows._shared.generation.search_options import (
     Robust,
     SearchSettings,
     captioner,
-    guidance,
     mask,
+    own_guidance,
+    own_sampling_steps,
     sampling_steps,
     updates,
 )
@@ -95,7 +96,7 @@ class DiffusionOptions(
         "sam:OWNER/MODEL, Segment Anything at points of attention; attention. Default: the set's "
         "own, else attention."
     )
-    sampling_steps: int = sampling_steps(20)
+    sampling_steps: int | None = own_sampling_steps(20)
     updates: int = updates(20)
     rounds: int | None = option(
         None,
@@ -103,7 +104,7 @@ class DiffusionOptions(
         unit="N",
         group=GENERATOR,
     )
-    guidance: float = guidance()
+    guidance: float | None = own_guidance()
     reference: bool = option(
         False, help="Mix words as the paper's code does, faults included.", group=GENERATOR
     )

@@ -91,6 +91,12 @@ def explain(model: object, images: object = (), *, method: str, options: Explain
     if isinstance(options, PixelOptions):
         radii = _fitting(radii, options, call)
     editing = open_editing(options, classifier) if isinstance(options, DiffusionOptions) else None
+    if editing:
+        chain: dict[str, Any] = {
+            "guidance": editing.sampling[0],
+            "sampling_steps": editing.sampling[1],
+        }
+        call = replace(call, written=replace(call.written, **chain))
     generator = _generator(options, classifier, editing)
     pictures = open_pictures(
         call.images, classifier, limit=options.limit, seed=options.seed,
@@ -197,7 +203,7 @@ def _check(options: ExplainOptions) -> tuple[float, ...] | None:
     """Refuse what cannot work before anything is loaded; the radii of a search among pixels."""
     for name in ("steps", "sampling_steps"):
         count = getattr(options, name, 1)
-        if count < 1:
+        if count is not None and count < 1:
             raise InputError(f"{name.replace('_', ' ')} are {count}, expected 1 or more.")
     if not isinstance(options, PixelOptions):
         return None
@@ -225,7 +231,13 @@ def _generator(
     if editing:
         return editing.model
     if isinstance(options, DvceOptions):
-        return open_generator_for([classifier], options.generator, half=options.half)
+        model = open_generator_for([classifier], options.generator, half=options.half)
+        if model.sampler:
+            raise InputError(
+                f"{model.name} draws in {model.sampler[1]} steps, and DVCE walks the second half "
+                "of a long chain. Name a generator of many steps, or choose method='diffusion'."
+            )
+        return model
     return None
 
 

@@ -36,6 +36,7 @@ from counterlens.workflows._shared.generation.generate import (
     Request,
     Workers,
     changed,
+    check_steps,
     column,
     fitting,
     optimise,
@@ -124,6 +125,7 @@ def draw(job: NeuronJob, options: DrawOptions) -> NeuronWork:
         None if options.on == "here" else Workers(options.on, opened, options.ray_workers, gpus)
     )
     settings = changed(fitting(COUNTERFACTUAL, model), options.changes)
+    check_steps(model, settings.steps)
     units = dict.fromkeys([*options.unit, *(head(net).in_features + k for k in classes)])
     captioner = (
         load_captioner(options.captioner, device=model.device) if options.captioner else None

@@ -32,6 +32,7 @@ from counterlens.runs import Number, Run, key_part
 from counterlens.types import Images, Labels, Probs
 from counterlens.workflows._shared.figures import save, save_figure
 from counterlens.workflows._shared.generation.edit_settings import edited, numbers_changed
+from counterlens.workflows._shared.generation.generate import check_steps
 from counterlens.workflows._shared.generation.generator import open_generator_for
 from counterlens.workflows._shared.objects import (
     headline,
@@ -125,6 +126,8 @@ def _bench(
     drawer = (
         open_generator_for([classifier], options.generator, half=options.half) if drawn else None
     )
+    if drawer:
+        check_steps(drawer, searches(options.changes)[1].chain.steps)
     pictures = open_pictures(wanted, classifier, limit=options.limit, seed=options.seed)
     pictures, probs, left = right_ones(classifier, pictures)
     norm = cast(Norm, options.norm)

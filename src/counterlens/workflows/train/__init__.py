@@ -2,5 +2,5 @@
 
 `recipes` reads settings, `plan` turns them into losses and attacks, `datasets` holds the images,
 `run` trains a classifier and `health` watches it; `clip`, `diffusion` and `captioned` train the
-generator and its text, `diffusion_quality` measures it.
+generator and its text, `few_steps` distils it, `diffusion_quality` measures it.
 """

@@ -19,7 +19,12 @@ from counterlens.generators.diffusion.schedule import Schedule
 from counterlens.losses.diffusion import velocity
 from counterlens.types import Preprocess
 from counterlens.workflows.train.datasets import check_labels, decoded
-from counterlens.workflows.train.recipe import ClipRecipe, DenoiserRecipe, DiffusionRecipe
+from counterlens.workflows.train.recipe import (
+    ClipRecipe,
+    DenoiserRecipe,
+    DiffusionRecipe,
+    FewStepRecipe,
+)
 
 
 @dataclass(frozen=True)
@@ -63,7 +68,10 @@ class Captioned:
 
 
 def gather(
-    specs: Sequence[str], recipe: ClipRecipe | DiffusionRecipe, *, cache: Path | None
+    specs: Sequence[str],
+    recipe: ClipRecipe | DiffusionRecipe | FewStepRecipe,
+    *,
+    cache: Path | None,
 ) -> Captioned:
     """Open, decode and caption the sets; the first loses its last pictures to the held-out ones."""
     shares = recipe.shares[: len(specs)]

@@ -39,6 +39,7 @@ from counterlens.workflows.train.datasets import decoded
 from counterlens.workflows.train.options import QualityOptions
 
 GUIDANCE, STEPS = 3.0, 25
+"""Of samples, unless the generator was made for others."""
 BATCH = {"cuda": 500, "cpu": 25, "mps": 50}
 ATTRIBUTES = (
     "a photograph of a red automobile on a plain white background",
@@ -53,14 +54,20 @@ ATTRIBUTES = (
 
 
 def samples(
-    model: LatentDiffusion, prompts: Sequence[str], *, seed: int = 0, guidance: float = GUIDANCE
+    model: LatentDiffusion,
+    prompts: Sequence[str],
+    *,
+    seed: int = 0,
+    guidance: float | None = None,
 ) -> Images:
     """One image per prompt, with 8-bit values, on the CPU; image i depends on i and the seed."""
+    usual, steps = model.sampler or (GUIDANCE, STEPS)
+    guidance = usual if guidance is None else guidance
     seeds = mix(torch.arange(len(prompts)), seed)
     size = BATCH.get(model.device.type, 25)
     parts = [
         draw(
-            model, prompts[a : a + size], seeds[a : a + size], guidance=guidance, steps=STEPS
+            model, prompts[a : a + size], seeds[a : a + size], guidance=guidance, steps=steps
         ).cpu()
         for a in range(0, len(prompts), size)
     ]
@@ -102,7 +109,8 @@ def evaluate(
     shown = samples(model, [text for text in ATTRIBUTES for _ in range(few)], seed=seed + 1)
     sheet(run, "prompts", shown, few, len(ATTRIBUTES))
     numbers: dict[str, Number] = {}
-    how = f"{len(images)} images, guidance {GUIDANCE:g}, {STEPS} steps, none rejected"
+    guidance, steps = model.sampler or (GUIDANCE, STEPS)
+    how = f"{len(images)} images, guidance {guidance:g}, {steps} steps, none rejected"
     if judge is not None:
         numbers["generator.agreement"] = agreement(run, images, classes, each, judge, how)
     if test is not None:

@@ -93,6 +93,34 @@ class DiffusionTraining(Training):
 
 
 @record
+class FewStepTraining(Training):
+    """Options of the distillation of a diffusion model to few steps."""
+
+    generator: str = option(
+        "zoo:cifar10-diffusion",
+        help="The teacher: a diffusers folder, or zoo:NAME.",
+        unit="FOLDER",
+        group="Training",
+    )
+    recipe: str = option(
+        "cifar10-diffusion-few",
+        help="cifar10-diffusion-few, or photos-diffusion-few: 128 pixels.",
+        unit="NAME",
+        group="Training",
+        scope="run",
+    )
+    test: str | None = option(
+        None, help="Test images of the first set's classes.", unit="SPEC", group="Data"
+    )
+    judge: str | None = option(
+        None,
+        help="Classifier that says whether samples show what the prompt names.",
+        unit="MODEL",
+        group="Data",
+    )
+
+
+@record
 class QualityOptions(Output, Resumable):
     """Options of measuring a generator again."""
 

@@ -230,6 +230,44 @@ class DiffusionRecipe:
     graph: Switch = "auto"
 
 
+@dataclass(frozen=True)
+class FewStepRecipe:
+    """Every setting of the distillation of a diffusion model to few steps.
+
+    The settings of the data are those of `DiffusionRecipe`.
+
+    Args:
+        first, last: steps of the teacher at first, and of the last student; each halving is one
+            training, in which a student of half the steps learns from the one before it.
+        guidance: of the teacher at first, which the students have in their weights.
+        updates: of each halving.
+        drop: share of images that get no caption.
+    """
+
+    name: str = "cifar10-diffusion-few"
+    side: int = 32
+    stored: int | None = None
+    views: int = 2
+    held_out: int = 2000
+    variants: int = 6
+    kinds: tuple[str, ...] = ()
+    shares: tuple[float, ...] = (0.7, 0.3)
+    first: int = 64
+    last: int = 4
+    guidance: float = 3.0
+    updates: int = 3000
+    batch: int = 512
+    lr: float = 1e-4
+    warmup: int = 100
+    average: float = 0.999
+    drop: float = 0.1
+    per_epoch: int = 250
+    samples: int = 1000
+    precision: Literal["auto", "bf16", "fp32"] = "auto"
+    compile: Switch = "auto"
+    graph: Switch = "auto"
+
+
 _DOGS = (
     "English springer", "Shih-Tzu", "Rhodesian ridgeback", "beagle", "English foxhound",
     "Border terrier", "Australian terrier", "golden retriever", "Old English sheepdog", "Samoyed",
@@ -261,6 +299,22 @@ DIFFUSION_RECIPES = {
     ),
 }  # fmt: skip
 """The trainings of generators by name."""
+
+FEW_STEP_RECIPES = {
+    "cifar10-diffusion-few": FewStepRecipe(),
+    "photos-diffusion-few": FewStepRecipe(
+        name="photos-diffusion-few",
+        side=128,
+        stored=136,
+        views=10,
+        held_out=1000,
+        variants=8,
+        kinds=DIFFUSION_RECIPES["photos-diffusion"].kinds,
+        guidance=3.5,
+        samples=1140,
+    ),
+}
+"""The distillations by name."""
 
 
 def on(value: Switch, cuda: bool) -> bool:

@@ -66,14 +66,35 @@ def fitting(settings: ChainSettings, model: LatentDiffusion) -> ChainSettings:
 
     The paper's constants are for 512 pixels. At 32 its noise alone fools a classifier, so that
     cut-outs no longer query the image, and its steps are short. Longer steps leave what the text
-    encoder says of any text, so they are bound to the distance between two classes.
+    encoder says of any text, so they are bound to the distance between two classes. A generator of
+    few steps has its own chain.
     """
+    guidance, steps = sampling(model, None, None, settings)
+    settings = replace(settings, guidance=guidance, steps=steps)
     if model.side >= SMALL:
         return settings
     sigma = min(settings.sigma, 0.01)
     return replace(
         settings, text_rate=0.1, noise_rate=0.005, clip=None, sigma=sigma, reach=REACH
     )  # fmt: skip
+
+
+def sampling(
+    model: LatentDiffusion, guidance: float | None, steps: int | None, usual: ChainSettings
+) -> tuple[float, int]:
+    """Guidance and steps of a chain: as asked, else the generator's own, else the usual ones."""
+    own = model.sampler or (usual.guidance, usual.steps)
+    return own[0] if guidance is None else guidance, own[1] if steps is None else steps
+
+
+def check_steps(model: LatentDiffusion, steps: int) -> None:
+    """Refuse chains of other lengths than the one that a generator was distilled for."""
+    if model.sampler and steps != model.sampler[1]:
+        guidance, own = model.sampler
+        raise InputError(
+            f"{model.name} was distilled for chains of {own} steps and is asked for {steps}. Give "
+            f"sampling_steps={own} guidance={guidance:g}."
+        )
 
 
 def changed(settings: ChainSettings, changes: Sequence[str]) -> ChainSettings:

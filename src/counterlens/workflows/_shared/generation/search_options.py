@@ -81,6 +81,18 @@ def guidance() -> Any:
     return option(3.0, help="How strongly the text guides.", unit="WEIGHT", group=GENERATOR)
 
 
+def own_sampling_steps(usual: int) -> Any:
+    """The option --sampling-steps where a generator of few steps brings its own."""
+    text = f"Steps of the diffusion chain. Default: {usual}, or the generator's own."
+    return option(None, help=text, unit="N", group=GENERATOR)
+
+
+def own_guidance() -> Any:
+    """The option --guidance where a generator of few steps brings its own."""
+    text = "How strongly the text guides. Default: 3, or the generator's own."
+    return option(None, help=text, unit="WEIGHT", group=GENERATOR)
+
+
 def captioner(more: str) -> Any:
     """The option --captioner; `more` says what its captions are for."""
     return option(
