@@ -126,6 +126,9 @@ def _opened(spec: str, device: torch.device, recipe: FewStepRecipe) -> LatentDif
         raise InputError(f"{spec} draws {model.side} pixels, the recipe is for {recipe.side}.")
     if model.sampler:
         raise InputError(f"{spec} draws in {model.sampler[1]} steps already.")
+    if device.type == "cuda":
+        torch.backends.cudnn.benchmark = True
+        model.unet.to(memory_format=torch.channels_last)  # and so are its students
     return model
 
 
