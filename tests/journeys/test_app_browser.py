@@ -412,7 +412,8 @@ def test_two_runs_are_ticked_and_compared(visitor: Watched) -> None:
 
 def said(page: Any, selector: str, pattern: str) -> None:
     """Wait until an element's text fits; without eval, which the policy forbids."""
-    playwright.expect(page.locator(selector)).to_have_text(re.compile(pattern))
+    text = playwright.expect(page.locator(selector))
+    text.to_have_text(re.compile(pattern), timeout=30_000)  # a busy machine may take long
 
 
 def kept(runs: Path, who: str) -> dict[str, Verdict]:
