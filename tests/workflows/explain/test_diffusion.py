@@ -323,5 +323,11 @@ def test_masks_are_cut_out_as_the_classifier_cuts_and_a_set_brings_its_own(tmp_p
     whole = masks((), f"pack:{tmp_path / 'set.npz'}#0")
     assert whole[0, 0, :5].min() > 0.9 and whole[0, 0, 12:].max() < 0.1
     assert torch.equal(whole, masks((str(tmp_path / "mask.png"),), str(tmp_path / "a.png")))
+    mask[:] = 255
+    write_png(tmp_path / "full.png", torch.from_numpy(mask).permute(2, 0, 1).float() / 255)
+    full = np.frombuffer((tmp_path / "full.png").read_bytes(), np.uint8)
+    ends = np.array([0, len(full)])
+    np.savez(tmp_path / "full.npz", **arrays, mask_png=full, mask_offsets=ends)
+    assert masks((), f"pack:{tmp_path / 'full.npz'}#0") is None
     assert masks(("attention",), f"pack:{tmp_path / 'set.npz'}#0") is None
     assert masks((), str(tmp_path / "a.png")) is None

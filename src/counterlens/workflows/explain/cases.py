@@ -209,14 +209,15 @@ def read_masks(editing: Editing, classifier: Classifier, pictures: Pictures) -> 
 
 
 def _own_masks(pictures: Pictures, fit: Preprocess) -> SoftMask | None:
-    """The masks of the set, where each picture has one."""
+    """The masks of the set, where each picture has one that shows an object and a background."""
     own = [mask for mask in pictures.masks if mask is not None]
     if not own or len(own) < len(pictures):
         return None
-    return torch.cat([
-        _ready(np.repeat(mask[..., None] * np.uint8(255), 3, axis=2), fit, f"the mask of {name}")
-        for mask, name in zip(own, pictures.ids, strict=True)
-    ])  # fmt: skip
+    white = [np.repeat(mask[..., None] * np.uint8(255), 3, axis=2) for mask in own]
+    try:
+        return torch.cat([_ready(one, fit, "the mask") for one in white])
+    except InputError:  # empty or full: attention finds another
+        return None
 
 
 def _ready(pixels: images.Pixels, fit: Preprocess, name: str) -> SoftMask:

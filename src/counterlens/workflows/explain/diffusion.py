@@ -59,6 +59,8 @@ def explain_diffusion(job: ExplainJob) -> dict[str, Number]:
     guides = (job.classifier, *job.judges)
     places = [places_of(guide, job.classifier, cases) for guide in guides]
     masks = read_masks(editing, job.classifier, job.pictures)
+    if masks is None and not editing.masks and any(one is not None for one in job.pictures.masks):
+        job.log("masks: the generator's attention; the set's own are missing, empty or full.")
     for kind in ("error", "other"):
         some = [i for i, case in enumerate(cases) if (case.kind == "error") == (kind == "error")]
         if some:
