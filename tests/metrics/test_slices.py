@@ -15,7 +15,7 @@ from scipy.stats import beta
 from counterlens.errors import InputError
 from counterlens.metrics.intervals.closed_form import newcombe
 from counterlens.metrics.intervals.multiple import bonferroni
-from counterlens.metrics.slices import Slice, excess, find_slices, fit_mixture, standardised
+from counterlens.metrics.slices import LEAST, Slice, excess, find_slices, fit_mixture, standardised
 
 K = 5
 
@@ -66,10 +66,11 @@ def test_a_slice_is_confirmed_exactly_where_its_corrected_interval_lies_above_0(
     for one in found:
         inside, wrong = one.members[~fits], (answers != y)[~fits]
         again = excess(inside, wrong, y[~fits], z=bonferroni(len(found)))
-        assert (again is None) == (one.check is None)
-        if again is not None:
+        few = again is None or again.n < LEAST
+        assert few == (one.check is None) and one.fit.n >= LEAST
+        if not few:
             assert one.check.low == pytest.approx(again.low)
-        assert one.confirmed == (again is not None and again.low > 0)
+        assert one.confirmed == (not few and again.low > 0)
 
 
 def test_a_slice_with_a_small_p_value_but_an_interval_that_holds_0_is_not_confirmed():
@@ -119,6 +120,18 @@ def test_the_extremes_of_an_attribute_are_candidates() -> None:
     answers = np.where(wrong, (y + 1) % K, y)
     found, _ = find_slices(z, y, answers, measures={"brightness": dark}, repeats=0)
     assert found[0].confirmed and found[0].rule.startswith("brightness ≤")
+
+
+def test_images_whose_class_no_other_image_has_confirm_nothing() -> None:
+    """A thousand classes of an image each, and two of twenty: too few can be compared."""
+    rng = np.random.default_rng(0)
+    labels = np.r_[np.arange(1000), np.repeat([1000, 1001], 10)]
+    dark = rng.random(len(labels))
+    answers = np.where(dark < 0.1, (labels + 1) % 1002, labels)
+    found, _ = find_slices(
+        rng.normal(size=(len(labels), 4)), labels, answers, measures={"dark": dark}, repeats=0
+    )
+    assert all(one.fit.n >= LEAST and not one.confirmed for one in found)
 
 
 def test_too_few_images_are_refused() -> None:

@@ -33,7 +33,8 @@ MIXTURES = ((8, True), (25, True), (25, False))
 DIMENSIONS, STEPS = 128, 50
 NOISE, PRIOR, TOLERANCE = 1e-3, 20.0, 0.01
 TESTED, LEAST = 5, 10
-"""So many slices are tested on the other half; of fewer images none is made."""
+"""So many slices are tested on the other half; of fewer images that have others of their class
+in the same half none is made or confirmed."""
 REPEATS = 4
 EXTREMES = (0.05, 0.1, 0.9, 0.95)
 Measures = Mapping[str, Float64[np.ndarray, "_"]]
@@ -266,6 +267,7 @@ def find_slices(
     checks = [
         excess(m & ~fits, wrong & ~fits, np.where(fits, -1, labels), z=z) for _, m, _ in candidates
     ]
+    checks = [one if one is not None and one.n >= LEAST else None for one in checks]
     others = [
         [m for _, m, _ in _candidates(*given, (seed, r))[1]]
         for r in range(1, repeats + 1 if candidates else 1)
@@ -295,7 +297,7 @@ def _candidates(
         if min((members & fits).sum(), (members & ~fits).sum()) < LEAST:
             continue
         one = excess(members & fits, wrong & fits, np.where(fits, labels, -1), z=bonferroni(1))
-        if one is not None and one.value > 0:
+        if one is not None and one.n >= LEAST and one.value > 0:
             passed.append((rule, members, one))
     picked: list[_Candidate] = []
     for candidate in sorted(passed, key=lambda one: one[2].p):
