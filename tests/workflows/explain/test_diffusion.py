@@ -331,3 +331,28 @@ def test_masks_are_cut_out_as_the_classifier_cuts_and_a_set_brings_its_own(tmp_p
     assert masks((), f"pack:{tmp_path / 'full.npz'}#0") is None
     assert masks(("attention",), f"pack:{tmp_path / 'set.npz'}#0") is None
     assert masks((), str(tmp_path / "a.png")) is None
+
+
+def test_classes_are_named_as_the_generator_was_taught():
+    from types import SimpleNamespace
+
+    from counterlens.workflows._shared.generation.vocabulary import unknown
+    from counterlens.workflows._shared.pictures import Pictures
+
+    card = {"classes": ["pug dog", "Siamese cat"], "recipe": {}}
+    net = classifier(classes=("n02110958 pug, pug-dog", "siamese_cat", "great white shark"))
+    pictures = Pictures(("a",), torch.zeros(1, 3, 8, 8), (0,))
+    probs = torch.tensor([[1.0, 0.0, 0.0]])
+
+    def words(caption, target):
+        editing = SimpleNamespace(captions=(caption,), model=SimpleNamespace(card=card))
+        (case,), _ = explain_cases.cases_of(editing, net, pictures, probs, [[target]], seed=0)
+        return case.words, case.goal
+
+    assert words("a photograph of a pug dog", 1) == (
+        ("pug dog", "Siamese cat"), "a photograph of a Siamese cat"
+    )  # fmt: skip
+    assert words("a pug on a sofa", 1) == (("pug", "Siamese cat"), "a Siamese cat on a sofa")
+    assert words("a pug", 2)[1] == "a great white shark"
+    assert unknown(card, net.classes).startswith("the generator was not trained on great white sh")
+    assert unknown(card, net.classes[:2]) == "" and unknown({}, net.classes) == ""

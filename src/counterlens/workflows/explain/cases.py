@@ -28,6 +28,7 @@ from counterlens.workflows._shared.generation.generate import (
     seed_of,
 )
 from counterlens.workflows._shared.generation.generator import open_generator_for
+from counterlens.workflows._shared.generation.vocabulary import own_word
 from counterlens.workflows._shared.pictures import Pictures
 from counterlens.workflows.explain.job import Editing
 from counterlens.workflows.explain.options import DiffusionOptions
@@ -133,7 +134,9 @@ def cases_of(
                 notes.append(f"{name} is left out: {classes[target]} is already "
                              "the answer.")  # fmt: skip
                 continue
-            words = (phrase(classes[shown]), phrase(classes[target]))
+            own = _word(editing, classes[shown])
+            was = own if own.lower() in written[i].lower() else phrase(classes[shown])
+            words = (was, _word(editing, classes[target]))
             cases.append(
                 Case(
                     f"{i:03d}-{key_part(str(target))}",
@@ -163,6 +166,11 @@ def phrase(name: str) -> str:
     word = captions.word(name)
     first, _, rest = word.partition(" ")
     return rest if rest and first.lower() in ("a", "an", "the") else word
+
+
+def _word(editing: Editing, name: str) -> str:
+    """A class in the generator's words; in its own where the generator was not trained on it."""
+    return phrase(own_word(editing.model.card, name) or name)
 
 
 def places_of(guide: Classifier, classifier: Classifier, cases: Sequence[Case]) -> list[int]:
@@ -244,7 +252,7 @@ def _captions(
         label if label >= 0 else int(row.argmax())
         for label, row in zip(pictures.labels, probs, strict=True)
     ]
-    objects = [phrase(classes[k]) for k in labels]
+    objects = [_word(editing, classes[k]) for k in labels]
     if editing.captions:
         if len(editing.captions) not in (1, count):
             raise InputError(

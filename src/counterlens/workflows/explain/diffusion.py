@@ -42,6 +42,7 @@ from counterlens.types import Scores
 from counterlens.workflows._shared.batches import in_parts
 from counterlens.workflows._shared.figures import save
 from counterlens.workflows._shared.generation.generate import seed_of
+from counterlens.workflows._shared.generation.vocabulary import unknown
 from counterlens.workflows.explain.cases import Case, cases_of, places_of, read_masks
 from counterlens.workflows.explain.diffusion_numbers import report_cases
 from counterlens.workflows.explain.job import Editing, ExplainJob
@@ -56,6 +57,10 @@ def explain_diffusion(job: ExplainJob) -> dict[str, Number]:
     cases, notes = cases_of(
         editing, job.classifier, job.pictures, job.probs, job.targets, seed=job.seed
     )
+    wanted = [job.classifier.classes[case.target] for case in cases]
+    if strange := unknown(editing.model.card, wanted):
+        job.run.note(unknown_to_generator=strange)
+        job.log(strange)
     guides = (job.classifier, *job.judges)
     places = [places_of(guide, job.classifier, cases) for guide in guides]
     masks = read_masks(editing, job.classifier, job.pictures)
