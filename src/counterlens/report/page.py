@@ -150,7 +150,7 @@ def _other_tables(run: Run, used: set[str]) -> Section | None:
     for name in run.tables():
         rows = run.table(name)
         if name not in used and name != "notes" and rows:
-            blocks += plain_table(name, rows)
+            blocks += plain_table(name, rows, folded=True)
     return Section("tables", "Further tables", blocks) if blocks else None
 
 

@@ -225,4 +225,5 @@ def _trust_table(rows: Sequence[Mapping[str, Any]]) -> Table:
         for row in rows
     ]
     columns = [Column("Attack"), Column("Check"), Column("Status"), Column("Detail")]
-    return Table("Can these attack results be trusted?", columns, body, sortable=True)
+    caption = "Can these attack results be trusted?"
+    return Table(caption, columns, body, sortable=True, folded=len(body) > 12)

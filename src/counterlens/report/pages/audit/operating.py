@@ -31,7 +31,7 @@ def section(run: Run) -> Section | None:
             blocks.append(_table("Thresholds", own, kinds))
         by_group = [row for row in run.table("operating_groups") if kinds[0] in row]
         if by_group:
-            blocks.append(_table("The same by group", by_group, kinds, folded=len(by_group) > 12))
+            blocks.append(_table("The same by group", by_group, kinds, folded=True))
     if costs:
         blocks.append(number_list(costs, caption="Costs"))
     lead = (

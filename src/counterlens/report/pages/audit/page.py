@@ -281,9 +281,10 @@ def _doctor(run: Run) -> Section | None:
         Column("How sure"),
         Column("Fix"),
     ]
-    table = Table("Is the classifier wrapped right?", columns, body)
     counts = {s: sum(row["status"] == s for row in rows) for s in ("ok", "warn", "fail", "skipped")}
     counted = ", ".join(f"{n} {s}" for s, n in counts.items() if n)
+    fine = not counts["warn"] + counts["fail"]
+    table = Table("Is the classifier wrapped right?", columns, body, folded=fine)
     return Section(
         "doctor", "Doctor", [Text(f"{len(rows)} checks before any number: {counted}."), table]
     )
@@ -311,5 +312,5 @@ def _matching(run: Run) -> Section | None:
     ]
     columns = [Column("Class of the data"), Column("Class of the model"), Column("Matched by")]
     lead = f"{len(rows) - missing} of {len(rows)} classes of the data were found in the model."
-    table = Table("Class names", columns, body, sortable=len(rows) > 4, folded=len(rows) > 12)
+    table = Table("Class names", columns, body, sortable=len(rows) > 4, folded=not missing)
     return Section("matching", "Class matching", [Text(lead), table])
