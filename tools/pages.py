@@ -84,7 +84,9 @@ def look(runs: Path, out: Path | None, only: Sequence[str] = ()) -> list[str]:
                     "document.querySelector('#manifest details')?.removeAttribute('open')"
                 )
                 if out is not None:
-                    page.screenshot(path=str(out / f"{name}-{width}.png"), full_page=True)
+                    page.screenshot(
+                        path=str(out / f"{name}-{width}.png"), full_page=True, timeout=0
+                    )
                 page.close()
         browser.close()
     return lines

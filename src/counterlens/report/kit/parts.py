@@ -206,6 +206,8 @@ def _plain_cell(value: object) -> Cell:
         return Cell(show(value), sort=value)
     if isinstance(value, int):
         return Cell(f"{value:,}", sort=value)
+    if isinstance(value, dict):
+        return Cell(", ".join(f"{k} {v}" for k, v in value.items()))
     if isinstance(value, (list, tuple)):
         return Cell(", ".join(str(v) for v in value))
     text = str(value)
