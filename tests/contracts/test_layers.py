@@ -4,6 +4,7 @@ import ast
 import contextlib
 import io
 import os
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,7 @@ def test_the_layers_hold() -> None:
     assert failed == 0, told.getvalue()
 
 
+@cache
 def imported(path: Path) -> set[str]:
     """Top-level names of all modules a file imports, lazily or not."""
     names = set()
