@@ -257,7 +257,7 @@ class FewStepRecipe:
     guidance: float = 3.0
     updates: int = 3000
     batch: int = 512
-    lr: float = 1e-4
+    lr: float = 5e-5
     warmup: int = 100
     average: float = 0.999
     drop: float = 0.1
