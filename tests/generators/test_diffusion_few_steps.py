@@ -19,8 +19,8 @@ from torch import nn
 from counterlens.errors import InputError
 from counterlens.generators.diffusion.ddim import ddim, repeated
 from counterlens.generators.diffusion.few_steps import (
-    Grid,
     Teacher,
+    TimeGrid,
     clean,
     halvings,
     stepped,
@@ -64,7 +64,7 @@ def exact(schedule: Schedule) -> Affine:
 
 def solved(schedule: Schedule, teacher: Affine, steps: int) -> Affine:
     """The student with the least possible loss."""
-    grid = Grid.make(schedule, steps)
+    grid = TimeGrid.make(schedule, steps)
     place = torch.arange(1, steps + 1)
     cond, null = torch.zeros(steps, 1, 1), torch.zeros(1, 1, 1)
     made = Teacher(teacher, schedule.prediction, null)
@@ -162,7 +162,7 @@ def test_every_prediction_implies_the_same_clean_latents(level, x, noise):
 def test_a_guided_teacher_is_two_guided_steps_written_out():
     """Oracle: Algorithm 2 in plain numbers, guidance on the noise as in cfg2022."""
     schedule = trailing(named("cosine"))
-    grid = Grid.make(schedule, 4)
+    grid = TimeGrid.make(schedule, 4)
 
     def network(z, time, cond):
         return (cond[:, :, :, None] + 0.3 * z) * (1 + time.view(-1, 1, 1, 1) / 1000)
@@ -191,7 +191,7 @@ def test_every_second_time_of_the_teacher_is_one_of_the_student():
     long = schedule.times(8)
     assert long[::2] == schedule.times(4) == (999, 749, 499, 249)
     assert [schedule.before(t, 4) for t in schedule.times(4)] == [749, 499, 249, -1]
-    grid = Grid.make(schedule, 4)
+    grid = TimeGrid.make(schedule, 4)
     assert grid.times.tolist() == [-1, *reversed(long)] and grid.levels[0] == schedule.final
     assert grid.start(torch.tensor([4]))[0].tolist() == [999]
 

@@ -50,7 +50,7 @@ def halvings(first: int, last: int, count: int) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True)
-class Grid:
+class TimeGrid:
     """The times of a chain and of one with twice the steps.
 
     Args:
@@ -62,11 +62,11 @@ class Grid:
     levels: Float[Tensor, "m"]
 
     @staticmethod
-    def make(schedule: Schedule, steps: int, device: torch.device | str = "cpu") -> "Grid":
+    def make(schedule: Schedule, steps: int, device: torch.device | str = "cpu") -> "TimeGrid":
         """Of a student of so many steps and its teacher of twice as many."""
         times = (*trailing(schedule).times(2 * steps), -1)[::-1]
         levels = [schedule.alpha(time) for time in times]
-        return Grid(
+        return TimeGrid(
             torch.tensor(times, device=device),
             torch.tensor(levels, dtype=torch.float64, device=device).float(),
         )
@@ -133,7 +133,7 @@ class Teacher:
         return clean(guided(without, within, self.guidance), z, level, self.prediction)
 
     @torch.no_grad()
-    def target(self, z: Latents, place: Int[Tensor, "b"], grid: Grid, cond: Cond) -> Latents:
+    def target(self, z: Latents, place: Int[Tensor, "b"], grid: TimeGrid, cond: Cond) -> Latents:
         """What a student that begins its step `place` with z is to see."""
         (time, level), at = grid.start(place), 2 * place
         middle, end = grid.levels[at - 1], grid.levels[at - 2]

@@ -90,13 +90,7 @@ def explain(model: object, images: object = (), *, method: str, options: Explain
     classifier = call.classifier
     if isinstance(options, PixelOptions):
         radii = _fitting(radii, options, call)
-    editing = open_editing(options, classifier) if isinstance(options, DiffusionOptions) else None
-    if editing:
-        chain: dict[str, Any] = {
-            "guidance": editing.sampling[0],
-            "sampling_steps": editing.sampling[1],
-        }
-        call = replace(call, written=replace(call.written, **chain))
+    call, editing = _editing(call, options)
     generator = _generator(options, classifier, editing)
     pictures = open_pictures(
         call.images, classifier, limit=options.limit, seed=options.seed,
@@ -126,6 +120,16 @@ def explain(model: object, images: object = (), *, method: str, options: Explain
         render(call.audit.run)  # with this as a chapter; nothing else of the audit is touched
         job.log(f"a chapter of {call.audit.run.folder / 'report.html'}")
     return Result(run)
+
+
+def _editing(call: "_Call", options: ExplainOptions) -> "tuple[_Call, Editing | None]":
+    """What edits by diffusion need, and the options with the generator's own guidance and steps."""
+    if not isinstance(options, DiffusionOptions):
+        return call, None
+    editing = open_editing(options, call.classifier)
+    guidance, steps = editing.sampling
+    chain: dict[str, Any] = {"guidance": guidance, "sampling_steps": steps}
+    return replace(call, written=replace(call.written, **chain)), editing
 
 
 @dataclass(frozen=True)

@@ -34,8 +34,8 @@ from counterlens.fit import Plan, Progress, Trainable, fit
 from counterlens.generators.diffusion import model as latent
 from counterlens.generators.diffusion.ddim import ddim, repeated
 from counterlens.generators.diffusion.few_steps import (
-    Grid,
     Teacher,
+    TimeGrid,
     halvings,
     network_of,
     trailing,
@@ -221,7 +221,7 @@ class FewStepBatches:
         self.batch, self.drop = recipe.batch, recipe.drop
         self.text = model.text
         self.empty = tokens(model.tokenizer, [[""]])[0, 0].to(self.ids)
-        self.grid = Grid.make(model.schedule, self.steps, model.device)
+        self.grid = TimeGrid.make(model.schedule, self.steps, model.device)
         null = self.text(self.empty[None].long()).last_hidden_state
         self.teacher = Teacher(network_of(model), model.schedule.prediction, null, self.guidance)
 

@@ -29,7 +29,7 @@ COMPOSED = "counterfactuals.jsonl"
 
 
 @dataclass(frozen=True)
-class Version:
+class EditedImage:
     """One edited picture of a run.
 
     Args:
@@ -88,11 +88,11 @@ def _codes(texts: list[str], names: tuple[str, ...], otherwise: Codes, run: Run)
     return np.array(codes, dtype=np.int64)
 
 
-def versions(run: Run) -> list[Version]:
+def versions(run: Run) -> list[EditedImage]:
     """The edited pictures of a run that may be trained on."""
     if (run.folder / COMPOSED).is_file():
         return [
-            Version(str(row["shape_id"]), run.file(str(row["path"])), str(row["label"]))
+            EditedImage(str(row["shape_id"]), run.file(str(row["path"])), str(row["label"]))
             for _, row in read_lines(run.folder / COMPOSED)
             if not row.get("flags")
         ]
@@ -106,7 +106,7 @@ def versions(run: Run) -> list[Version]:
     return _judged(run, rows)
 
 
-def _judged(run: Run, rows: list[dict[str, Any]]) -> list[Version]:
+def _judged(run: Run, rows: list[dict[str, Any]]) -> list[EditedImage]:
     path, items = store_path(run.folder), [str(row["image"]) for row in rows]
     latest = Store(path).latest() if path.is_file() else []
     shows = seen(items, latest)
@@ -123,6 +123,8 @@ def _judged(run: Run, rows: list[dict[str, Any]]) -> list[Version]:
     return out
 
 
-def _version(run: Run, row: Mapping[str, Any], *, changed: bool) -> Version:
+def _version(run: Run, row: Mapping[str, Any], *, changed: bool) -> EditedImage:
     label = str(row.get("target") or "") if changed else ""
-    return Version(str(row["id"]), run.file(str(row["image"])), label, str(row.get("value") or ""))
+    return EditedImage(
+        str(row["id"]), run.file(str(row["image"])), label, str(row.get("value") or "")
+    )
