@@ -232,7 +232,7 @@ def test_check_images_among_the_fix_images_are_refused(model: str, tmp_path: Pat
 def test_dfr_alone_is_refused_where_groups_are_small_and_a_row_beside_others(
     model: str, tmp_path: Path
 ) -> None:
-    small = pictures(60, 5), pictures(40, 6)  # a few of each group
+    small = pictures(60, 5, agree=0.5), pictures(40, 6, agree=0.5)  # several of each group
     with pytest.raises(InputError, match="dfr needs 20 images of each group"):
         mend(model + "shortcut", small, tmp_path / "run", remedies="dfr")
     result = mend(model + "shortcut", small, tmp_path / "run", remedies="dfr,group-weights")
