@@ -94,18 +94,13 @@ def looked_at(classifier: cl.Classifier, what: str) -> Callable[[Tensor], Tensor
     return of
 
 
-def of_imagenet(judge: cl.Classifier, classes: tuple[str, ...]) -> list[int]:
-    """Where the judge has these classes."""
+def of_imagenet(classes: tuple[str, ...]) -> list[int]:
+    """Where ImageNet has these classes."""
     places = {name.lower(): k for k, name in enumerate(imagenet_names())}
-    aliases = {"shih-tzu": "shih-tzu", "old english sheepdog": "old english sheepdog"}
-    out = []
-    for name in classes:
-        low = name.lower()
-        found = places.get(aliases.get(low, low))
-        if found is None:
-            raise SystemExit(f"ImageNet has no class {name!r}")
-        out.append(found)
-    return out
+    missing = [name for name in classes if name.lower() not in places]
+    if missing:
+        raise SystemExit(f"ImageNet has no class {missing[0]!r}")
+    return [places[name.lower()] for name in classes]
 
 
 def agreement(judged: dict[str, tuple[Tensor, Tensor]], classes: tuple[str, ...]) -> Facts:
@@ -196,7 +191,7 @@ def main() -> None:
     print(facts, flush=True)
     judge, other = (cl.load(spec.format(given.weights)) for spec in (JUDGE, OTHER))
     first, _ = KINDS
-    places = of_imagenet(judge, classes[:first])
+    places = of_imagenet(classes[:first])
     seen: Facts = {}
     for name in ("samples", "test"):
         chosen = labels[name] < first
